@@ -1,0 +1,172 @@
+// Package sandbox turns a Spec into one confined process group and a Report of
+// the confinement that was read back from it.
+//
+// Its nouns: a Spec says exactly what the program may see and do; a Process is
+// the running turn; a Result says how it ended, what was captured and whether
+// the whole process group is proven gone; a Report says what confinement was
+// achieved, as observed from the live process and never as intended.
+package sandbox
+
+import (
+	"errors"
+	"time"
+)
+
+// Network is what a turn may reach. The zero value reaches nothing.
+type Network uint8
+
+const (
+	NetworkNone Network = iota // a network namespace of its own, loopback down
+	NetworkHost                // the host's network, by explicit grant only
+)
+
+// GitAccess says how a linked worktree's common Git directory is seen.
+type GitAccess uint8
+
+const (
+	GitHidden GitAccess = iota // not in the view
+	GitRead                    // read-only at its real path
+)
+
+// Spec is everything a turn may see and do. What is not named is not there.
+// All paths are canonical and absolute; Start opens them without following
+// links and refuses where one moved.
+type Spec struct {
+	Program     string   // canonical path of a regular file
+	Arguments   []string // without argv[0]
+	Environment []string // exactly these, "NAME=value"; HOME, TMPDIR, PATH and HOLDFAST_* are set by the sandbox
+	Stdin       []byte   // what the program reads on standard input, then EOF; nil is /dev/null
+
+	Workspace string // bound at its real path, the working directory
+	Write     bool   // whether the workspace may be written; a `.git` pointer file inside stays read-only
+
+	GitDir    string    // the common Git directory ("" where the workspace is no worktree)
+	Git       GitAccess // how GitDir is seen
+	Read      []string  // further canonical paths, read-only
+	Protected []string  // canonical paths that no bind may contain or lie within (the home)
+
+	History    []byte // read-only file named by HOLDFAST_HISTORY; nil omits it
+	ReplyLimit int    // bytes of HOLDFAST_REPLY that are collected; 0 gives no reply file
+
+	Network  Network
+	Degraded bool // may run where only weaker confinement is possible; this package refuses it until such a mode exists
+
+	Wall        time.Duration // monotonic; 1 s to 24 h
+	Grace       time.Duration // between the polite and the final stop; 0 is 250 ms
+	StreamBytes int           // pending bytes kept a stream; surplus is counted and dropped as a Gap
+	OutputLimit int64         // stdout bytes delivered after which the turn is stopped; 0 is 2 MiB
+	MemoryBytes int64         // RLIMIT_DATA; 0 sets none
+	Slot        int           // as root: the workload's uid is 200000+Slot; callers give concurrent turns distinct slots
+}
+
+// Stream names which output a chunk came from.
+type Stream uint8
+
+const (
+	Stdout Stream = iota + 1
+	Stderr
+)
+
+// Gap is output that was read and dropped, never silently.
+type Gap struct {
+	Offset int64
+	Bytes  int64
+}
+
+// Chunk is captured output. Bytes come before Gaps; the next chunk of the
+// stream starts at Offset + len(Bytes) + the gaps' bytes.
+type Chunk struct {
+	Stream Stream
+	Offset int64
+	Bytes  []byte
+	Gaps   []Gap
+}
+
+// Identity names the live group so that a recycled pid is never mistaken for it.
+type Identity struct {
+	PID       int    `json:"pid"`        // init of the PID namespace, as the host sees it
+	StartTime uint64 `json:"start_time"` // field 22 of /proc/PID/stat, clock ticks since boot
+	BootID    string `json:"boot_id"`
+	PIDNS     uint64 `json:"pid_ns"` // inode of the PID namespace, 0 where there is none
+}
+
+// Ending says how the program ended. Values are stored: never renumber.
+type Ending uint8
+
+const (
+	EndingNone    Ending = iota
+	EndingExit           // exited by itself; ExitCode holds
+	EndingSignal         // ended by a signal nobody here asked for
+	EndingTimeout        // the wall clock ran out
+	EndingOutput         // OutputLimit reached
+	EndingStop           // Stop was called
+	EndingLost           // init ended without a report: how the program ended is not known
+)
+
+// Cleanup is the proof that nothing is left.
+type Cleanup struct {
+	Confirmed bool          `json:"confirmed"` // init was waited for and its PID namespace is empty
+	Left      int           `json:"left"`      // processes alive when the main one ended, killed since
+	Reaped    int           `json:"reaped"`
+	Took      time.Duration `json:"took_ns"`
+}
+
+// Result is what Wait returns, once.
+type Result struct {
+	Ending   Ending
+	ExitCode *int   // EndingExit only
+	Signal   string // EndingSignal only
+	Fault    string // what failed inside before the program ran, "" otherwise; carries no prompt or secret
+	Elapsed  time.Duration
+	Stdout   int64 // bytes produced in all
+	Stderr   int64
+	Reply    []byte // collected reply file; nil where absent or refused
+	ReplyErr string // why a reply file that was there was refused
+	Cleanup  Cleanup
+	Report   Report
+}
+
+// Report is the confinement achieved, read back from the live process.
+// Its JSON form goes into the evidence as it stands.
+type Report struct {
+	Mechanism  string            `json:"mechanism"` // "linux-userns"
+	Kernel     string            `json:"kernel"`
+	Namespaces map[string]uint64 `json:"namespaces"` // name -> inode, only those that differ from the host's
+	UIDMap     string            `json:"uid_map"`
+	GIDMap     string            `json:"gid_map"`
+	Groups     []int             `json:"groups"` // supplementary groups that could not be dropped
+	CapEff     string            `json:"cap_eff"`
+	CapBnd     string            `json:"cap_bnd"`
+	NoNewPrivs bool              `json:"no_new_privs"`
+	Seccomp    int               `json:"seccomp"`  // /proc status value
+	Landlock   int               `json:"landlock"` // ABI applied, 0 none
+	Mounts     string            `json:"mounts"`   // sha256 of mountinfo
+	Rlimits    map[string]uint64 `json:"rlimits"`
+	Network    string            `json:"network"` // "netns-no-lo" | "host"
+	Files      []string          `json:"files"`   // descriptors open in the leaf at exec
+	Gaps       []string          `json:"gaps"`    // what is not enforced, in plain words
+}
+
+// Capability says what this machine can enforce, found by trying.
+type Capability struct {
+	Mechanism string   `json:"mechanism"` // "" where nothing can be enforced
+	Checks    []Check  `json:"checks"`
+	Gaps      []string `json:"gaps"`
+}
+
+// Check is one forbidden act that the probe tried.
+type Check struct {
+	Name   string `json:"name"`
+	OK     bool   `json:"ok"`
+	Detail string `json:"detail"`
+	Fix    string `json:"fix"`
+}
+
+var (
+	// ErrNotEnforceable is returned when this machine cannot confine the Spec
+	// as asked. Nothing ran; the message says what would make it work.
+	ErrNotEnforceable = errors.New("sandbox not enforceable")
+	// ErrSpec is returned when the Spec is out of bounds or names something
+	// that moved, is missing or overlaps Protected. Nothing ran.
+	ErrSpec = errors.New("sandbox spec refused")
+)
