@@ -1,24 +1,38 @@
 // Package commit owns host.db and the one goroutine that commits to it.
+//
+// Its nouns are the DB, one open bbolt file, and the group: the closures that
+// share one transaction and so one pair of fsyncs. Callers on any goroutine
+// hand Update a closure over *bbolt.Tx; the committer takes the first one that
+// waits, adds whatever else waits at that moment, commits them together and
+// answers each. Nothing is delayed when the store is idle; under load the next
+// group gathers while the disk works on this one.
+//
+// What is durable and when: Update returns nil only after the transaction's
+// meta page was synced. A crash before that leaves the store as it was, a crash
+// after it leaves every closure of the group in place, and nothing in between
+// exists. View never shows what is not on disk yet: bbolt publishes a commit to
+// readers before its last sync, so View waits for that sync when it read such
+// a state.
+//
+// A closure's own error rolls back that closure alone: the group is run again
+// without it, and it is run once more by itself. So a closure may run more than
+// once, must start from its arguments each time, and must not keep slices of
+// the transaction. A closure's panic is handed to its caller.
+//
+// After a failed commit nobody knows whether it landed. The DB is then
+// poisoned: Update and View fail, Poisoned is closed, and the process reopens
+// the file, which says what happened. Nothing is repaired here.
+//
+// A file carries a header with its kind, its format version and a checksum. It
+// comes into being under another name and is renamed when complete, because
+// bbolt cannot survive a power cut in its very first write. This package does
+// not compact, does not back up, and knows nothing of what the buckets mean.
 package commit
 
 import (
 	"context"
-	"errors"
 
 	"go.etcd.io/bbolt"
-)
-
-var (
-	// ErrLocked is returned when another process holds the file.
-	ErrLocked = errors.New("store is open in another process")
-	// ErrNewer is returned for a file made by a newer holdfast.
-	ErrNewer = errors.New("made by a newer holdfast")
-	// ErrCorrupt is returned for a file that is not what it says.
-	ErrCorrupt = errors.New("store is damaged; run holdfast check")
-	// ErrPoisoned is returned after a failed commit: whether it landed is unknown until the store is reopened.
-	ErrPoisoned = errors.New("a commit failed; the store must be reopened")
-	// ErrClosed is returned after Close.
-	ErrClosed = errors.New("store is closed")
 )
 
 // Updater is what packages need of the store; DB and the in-memory twin of
