@@ -1,4 +1,3 @@
-// Package nip turns the bytes of NIP-HOST into typed, verified values and back.
 package nip
 
 import "github.com/nbd-wtf/go-nostr"
