@@ -1,9 +1,8 @@
-// Package relay moves events between this process and Nostr relays.
 package relay
 
 import (
 	"context"
-	"errors"
+	"strings"
 	"time"
 
 	"holdfast/nip"
@@ -11,7 +10,10 @@ import (
 
 // Delivery is one verified event that a subscription brought.
 type Delivery struct {
-	Relay  nip.RelayURL // the name under which the link authenticated
+	// Relay is the name under which the connection that brought the event
+	// authenticated. On an in-process link it is the name that the
+	// publisher's own connection used.
+	Relay  nip.RelayURL
 	Event  nip.Verified
 	Stored bool // came before EOSE
 }
@@ -21,8 +23,9 @@ type Delivery struct {
 // All methods may be called from any goroutine.
 type Link interface {
 	URL() nip.RelayURL
-	// Subscribe registers filters under id, replacing an earlier one of that
-	// id. filters is called again with the current time at every (re-)REQ.
+	// Subscribe registers filters under id (1 to 64 printable ASCII
+	// characters), replacing an earlier one of that id. filters is called
+	// again with the current time at every (re-)REQ; it must not block.
 	Subscribe(id string, filters func(now time.Time) []nip.Filter) *Subscription
 	// Publish returns nil only after the relay answered OK true (a duplicate
 	// counts). *RefusedError after OK false; ErrUnconfirmed when the
@@ -44,6 +47,14 @@ type Health struct {
 	Dropped       uint64 // refused before or at verification
 }
 
+// The values of Health.State.
+const (
+	StateConnecting     = "connecting"
+	StateAuthenticating = "authenticating"
+	StateOpen           = "open"
+	StateClosed         = "closed"
+)
+
 // RefusedError is a relay's OK false. Prefix is the NIP-01 machine word before
 // the colon ("" where there is none).
 type RefusedError struct {
@@ -56,11 +67,20 @@ func (e *RefusedError) Error() string {
 	return "relay " + string(e.Relay) + " refused the event: " + e.Message
 }
 
-var (
-	// ErrUnconfirmed is returned when the connection ended before the relay's OK.
-	ErrUnconfirmed = errors.New("relay connection ended before it confirmed the event")
-	// ErrClosed is returned by a closed link.
-	ErrClosed = errors.New("relay link closed")
-	// ErrTooLarge is returned for an event over the relay's message limit.
-	ErrTooLarge = errors.New("event larger than the relay accepts")
-)
+// Is reports a refusal for size as ErrTooLarge. NIP-01 has no machine word for
+// it, so the relay's own words decide.
+func (e *RefusedError) Is(target error) bool {
+	if target != ErrTooLarge {
+		return false
+	}
+	m := strings.ToLower(e.Message)
+	return strings.Contains(m, "too large") || strings.Contains(m, "too big") || strings.Contains(m, "too long")
+}
+
+// NewRefused makes the error for a relay's OK false from its message, which is
+// cut to 256 bytes and stripped of what is not printable. For implementations
+// of Link.
+func NewRefused(u nip.RelayURL, message string) *RefusedError {
+	m := printable(message)
+	return &RefusedError{Relay: u, Prefix: Prefix(m), Message: m}
+}

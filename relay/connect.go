@@ -1,0 +1,199 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/rs/zerolog"
+
+	"holdfast/nip"
+)
+
+const (
+	dialTimeout   = 15 * time.Second
+	writeTimeout  = 10 * time.Second
+	challengeWait = 2 * time.Second // then the relay is used unauthenticated
+	answerTimeout = 10 * time.Second
+	pingEvery     = 25 * time.Second
+	pingTimeout   = 15 * time.Second
+)
+
+// Options of a websocket client.
+type Options struct {
+	URL nip.RelayURL
+	Key nip.SecretKey // authenticates by NIP-42
+	Log zerolog.Logger
+	// Admit is the cheap check before the signature (author known, tags): nil admits all. It must not block.
+	Admit func(ev *nip.Event) bool
+	Now   func() time.Time
+	// DialContext makes the connection under TLS and HTTP; nil is the real
+	// network. For tests over net.Pipe.
+	DialContext func(ctx context.Context, network, addr string) (net.Conn, error)
+}
+
+// client is the Link over a websocket.
+type client struct {
+	o         Options
+	self      nip.PubKey
+	ctx       context.Context
+	cancel    context.CancelFunc
+	done      chan struct{} // closed when run returned
+	transport *http.Transport
+	received  atomic.Uint64
+	dropped   atomic.Uint64
+
+	mu     sync.Mutex // guards everything below, and the marked members of session and request
+	subs   map[string]*request
+	sess   *session      // the open session; nil while there is none
+	change chan struct{} // closed and replaced whenever sess changes
+	closed bool
+	health Health
+}
+
+// Dial returns at once and connects in the background. A URL that the relay
+// policy refuses (wss, or ws to a literal loopback address) makes a link that
+// is closed from the start and says why in Health.
+func Dial(o Options) Link {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	transport := &http.Transport{
+		DialContext:           o.DialContext,
+		TLSHandshakeTimeout:   dialTimeout,
+		ResponseHeaderTimeout: dialTimeout,
+		DisableKeepAlives:     true,
+	}
+	if o.DialContext == nil {
+		transport.Proxy = http.ProxyFromEnvironment
+		transport.DialContext = (&net.Dialer{Timeout: dialTimeout}).DialContext
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	c := &client{
+		o: o, self: o.Key.Public(), ctx: ctx, cancel: cancel, done: make(chan struct{}), transport: transport,
+		subs: map[string]*request{}, change: make(chan struct{}),
+		health: Health{URL: o.URL, State: StateConnecting, Since: o.Now()},
+	}
+	if err := nip.CheckRelay(o.URL, true); err != nil {
+		c.health.State, c.health.LastError = StateClosed, "the relay's address is not allowed: "+err.Error()
+		c.closed = true
+		cancel()
+		close(c.done)
+		return c
+	}
+	go c.run()
+	return c
+}
+
+func (c *client) URL() nip.RelayURL { return c.o.URL }
+
+func (c *client) Health() Health {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h := c.health
+	h.Received, h.Dropped = c.received.Load(), c.dropped.Load()
+	return h
+}
+
+// Close ends every subscription and waits until nothing of the link runs.
+func (c *client) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	c.cancel()
+	<-c.done
+	c.mu.Lock()
+	subs := c.subs
+	c.subs = map[string]*request{}
+	c.setState(StateClosed, false)
+	c.mu.Unlock()
+	for _, r := range subs {
+		r.feed.End()
+	}
+	c.transport.CloseIdleConnections()
+	return nil
+}
+
+// run dials, lives one session, waits, and dials again, until Close.
+func (c *client) run() {
+	defer close(c.done)
+	wait := backoff{first: retryFirst, last: retryLast}
+	for {
+		began := time.Now()
+		err := c.connect()
+		if c.ctx.Err() != nil {
+			return
+		}
+		if time.Since(began) >= steadyAfter {
+			wait.reset()
+		}
+		pause := wait.next()
+		var refused *authRefusedError
+		if errors.As(err, &refused) {
+			pause = max(pause, retryLast/2) // the same key will hardly be welcome a second later
+		}
+		c.mu.Lock()
+		c.setState(StateConnecting, false)
+		c.health.LastError = printable(err.Error())
+		c.mu.Unlock()
+		c.o.Log.Debug().Str("relay", string(c.o.URL)).Str("error", printable(err.Error())).Dur("retry", pause).Msg("relay connection ended")
+		t := time.NewTimer(pause)
+		select {
+		case <-t.C:
+		case <-c.ctx.Done():
+			t.Stop()
+			return
+		}
+	}
+}
+
+// connect lives one session from dial to drop. Its error is never nil.
+func (c *client) connect() error {
+	dial, stop := context.WithTimeout(c.ctx, dialTimeout)
+	defer stop()
+	conn, resp, err := websocket.Dial(dial, string(c.o.URL), &websocket.DialOptions{
+		HTTPClient: &http.Client{
+			Transport: c.transport,
+			// A redirect would move the key's signature to another name.
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+		CompressionMode: websocket.CompressionDisabled,
+	})
+	if err != nil {
+		if resp != nil && resp.StatusCode != http.StatusSwitchingProtocols {
+			return fmt.Errorf("relay answered the dial with HTTP status %d", resp.StatusCode)
+		}
+		return fmt.Errorf("relay not reached: %w", err)
+	}
+	conn.SetReadLimit(maxFrame)
+	s := newSession(c, conn)
+	return s.live()
+}
+
+// setState is called with mu held.
+func (c *client) setState(state string, authenticated bool) {
+	if c.health.State != state {
+		c.health.Since = c.o.Now()
+	}
+	c.health.State, c.health.Authenticated = state, authenticated
+}
+
+// trouble puts words into Health; the link goes on.
+func (c *client) trouble(words string) {
+	c.mu.Lock()
+	c.health.LastError = printable(words)
+	c.mu.Unlock()
+}
+
+// setSession announces that the open session changed; called with mu held.
+func (c *client) setSession(s *session) {
+	c.sess = s
+	close(c.change)
+	c.change = make(chan struct{})
+}

@@ -1,0 +1,111 @@
+package embedded
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"holdfast/nip"
+)
+
+const (
+	futureMost       = 900 // seconds that created_at may lie ahead
+	strangersAMinute = 64  // events from one address
+	maxAddresses     = 1024
+)
+
+// What a publisher is told.
+const (
+	authRequired refusal = "auth-required: authenticate first (NIP-42)"
+	revokedKey   refusal = "restricted: this key is revoked"
+	otherKind    refusal = "blocked: this relay keeps kind 3188 only"
+	otherAuthor  refusal = "restricted: publish your own events only"
+	notServed    refusal = "restricted: write to a host that this relay serves"
+	tooLarge     refusal = "invalid: event too large for a key that is not paired"
+	tooFast      refusal = "rate-limited: too many events from keys that are not paired; wait a minute"
+	future       refusal = "invalid: created_at lies too far in the future"
+	notVerified  refusal = "invalid: the event's id, signature or tags do not hold"
+)
+
+var (
+	errBroken  = refusal("error: the relay's store failed; nothing is taken until it is opened again")
+	errClosing = errors.New("relay closing")
+)
+
+// accept decides whether key may publish ev and verifies it. Cheap questions
+// come first, the signature last.
+func (r *Relay) accept(key nip.PubKey, address string, via nip.RelayURL, ev *nip.Event) (*record, nip.Verified, error) {
+	var none nip.Verified
+	if key == "" {
+		return nil, none, authRequired
+	}
+	class := r.o.Class(key)
+	switch {
+	case class != Stranger && class != Member:
+		return nil, none, revokedKey
+	case ev.Kind != nip.KindArtifact:
+		return nil, none, otherKind
+	case ev.PubKey != string(key):
+		return nil, none, otherAuthor
+	case int64(ev.CreatedAt) > r.o.Now().Unix()+futureMost:
+		return nil, none, future
+	case class == Stranger && !r.o.Served(nip.PubKey(recipientOf(ev))):
+		return nil, none, notServed
+	case class == Stranger && len(ev.Content) > strangerEvent:
+		return nil, none, tooLarge
+	case class == Stranger && !r.rates.allow(address, r.o.Now()):
+		return nil, none, tooFast
+	}
+	v, err := nip.VerifyEvent(ev)
+	if err != nil {
+		return nil, none, notVerified
+	}
+	rec, ok := newRecord(v, via)
+	if !ok {
+		return nil, none, notVerified
+	}
+	// An answer to a stranger is part of the stranger's exchange.
+	rec.stranger = class == Stranger || r.o.Class(nip.PubKey(recipientOf(v.Event()))) == Stranger
+	return rec, v, nil
+}
+
+// newRecord reads off a verified artifact what the indexes need. The bytes
+// stored are our own encoding of the verified event, never what came in.
+func newRecord(v nip.Verified, via nip.RelayURL) (*record, bool) {
+	ev := v.Event()
+	rec := &record{created: uint64(ev.CreatedAt), via: via, json: nip.EncodeEvent(ev)}
+	var ok [4]bool
+	rec.id, ok[0] = raw(ev.ID)
+	rec.author, ok[1] = raw(ev.PubKey)
+	rec.recipient, ok[2] = raw(recipientOf(ev))
+	for _, t := range ev.Tags {
+		if len(t) == 2 && t[0] == "h" {
+			rec.mailbox, ok[3] = raw(t[1])
+		}
+	}
+	return rec, ok == [4]bool{true, true, true, true} && rec.json != nil
+}
+
+// rates counts strangers' events by address and minute.
+type rates struct {
+	mu     sync.Mutex // guards both
+	minute int64
+	counts map[string]int
+}
+
+func newRates() *rates { return &rates{counts: map[string]int{}} }
+
+// allow counts one event. More addresses than fit share one count: memory
+// stays bounded and the limit holds.
+func (r *rates) allow(address string, now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if m := now.Unix() / 60; m != r.minute {
+		r.minute, r.counts = m, map[string]int{}
+	}
+	if _, known := r.counts[address]; !known && len(r.counts) >= maxAddresses {
+		address = ""
+	}
+	r.counts[address]++
+	return r.counts[address] <= strangersAMinute
+}

@@ -1,0 +1,35 @@
+// Package embedded is the small relay that runs inside the host.
+//
+// Its nouns: a Relay is one bbolt file of events and everybody who listens; a
+// connection is one websocket; a listener is one subscription of either a
+// connection or an in-process link. Open makes a Relay, Serve or Handler let
+// websockets in, Local gives this process a relay.Link without one.
+//
+// It speaks NIP-01 (EVENT, REQ, CLOSE, EOSE, OK, CLOSED, NOTICE), NIP-42 (every
+// client must authenticate) and NIP-11. It keeps private artifacts, kind 3188,
+// and nothing else: stored, by ID and live, an event is shown only to its
+// author and its recipient, and only its author may publish it. COUNT is
+// refused. An expiration tag (NIP-40) cannot stand on a private artifact, which
+// has exactly three tags; what this relay keeps has an end all the same, as
+// its room says.
+//
+// Room. A member's events last 30 days within 64 MiB a recipient, the oldest
+// out first. A stranger (a key that the host does not know) may write only to
+// a served host; that exchange lasts 10 minutes, 1,000 events of all
+// strangers together, 64 a minute from one address. A revoked key has nothing.
+//
+// Durable is what was answered OK true: one goroutine commits, many events in
+// one transaction while the last one is being synced, and answers after it. A
+// failed commit stops the store until it is opened again, because nobody knows
+// whether it landed.
+//
+// A duplicate is answered OK true and not stored again, and goes to the live
+// subscriptions that were not sent that ID in the last seconds: a client's
+// retry of a request reaches the host even though its event is old.
+//
+// A reader that does not read is dropped after a bounded queue or 10 s; it never
+// delays another. Every method may be called from any goroutine.
+//
+// It does not decrypt, does not serve beyond the loopback interface, and does
+// not talk to other relays.
+package embedded

@@ -1,0 +1,16 @@
+package embedded
+
+import "errors"
+
+// Returned by Open.
+var (
+	// ErrLocked is returned when another process has the file open.
+	ErrLocked = errors.New("relay store is in use by another process")
+	// ErrNewer is returned for a file of a later version.
+	ErrNewer = errors.New("relay store was made by a newer holdfast; use that version")
+	// ErrCorrupt is returned for a file that is damaged or not a relay store.
+	ErrCorrupt = errors.New("relay store is damaged or of another program; restore it or move it away")
+)
+
+// ErrNotLoopback is returned by Serve for a listener that other machines reach.
+var ErrNotLoopback = errors.New("the embedded relay listens on a loopback address only; put a TLS proxy before it")

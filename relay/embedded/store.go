@@ -1,0 +1,269 @@
+package embedded
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"os"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+
+	"go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
+
+	"holdfast/nip"
+)
+
+// The file. Every number is big-endian, every time Unix seconds, every key and
+// ID 32 raw bytes.
+//
+//	header     "header" -> magic | version u32 | CRC-32 of both
+//	events     id -> record (see encodeRecord)
+//	recipient  recipient | created u64 | id -> author | mailbox | ends u64
+//	author     author | created u64 | id -> recipient | mailbox | ends u64
+//	ends       ends u64 | id -> nothing: the order in which events expire
+//	room       recipient | arrival u64 | id -> size u32: a member's, oldest first
+//	strangers  arrival u64 | id -> nothing: strangers' events, oldest first
+//
+// arrival is a counter that only grows, bucket events' sequence.
+const (
+	magic   = "holdfast-relay"
+	version = 1
+)
+
+var (
+	bHeader    = []byte("header")
+	bEvents    = []byte("events")
+	bRecipient = []byte("recipient")
+	bAuthor    = []byte("author")
+	bEnds      = []byte("ends")
+	bRoom      = []byte("room")
+	bStrangers = []byte("strangers")
+)
+
+type store struct {
+	db     *bbolt.DB
+	jobs   chan *job
+	broken atomic.Bool // a commit failed: nothing is written until reopened
+	// Of the committer alone.
+	used      map[[32]byte]int64 // bytes of members' events by recipient
+	strangers int
+}
+
+// openStore opens or creates the file. bbolt panics on some damage and a
+// truncated file faults on its memory map; both are ErrCorrupt here.
+func openStore(path string, now time.Time) (st *store, err error) {
+	var file *os.File
+	defer guard(&err, func() {
+		if file != nil {
+			file.Close() // bbolt's own Close may want the pages that fault
+		}
+	})
+	if err := checkLength(path); err != nil {
+		return nil, err
+	}
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{
+		Timeout:      time.Second,
+		FreelistType: bbolt.FreelistMapType,
+		OpenFile: func(name string, flag int, mode os.FileMode) (*os.File, error) {
+			f, err := os.OpenFile(name, flag, mode)
+			file = f
+			return f, err
+		},
+	})
+	switch {
+	case errors.Is(err, berrors.ErrTimeout):
+		return nil, ErrLocked
+	case errors.Is(err, berrors.ErrInvalid), errors.Is(err, berrors.ErrVersionMismatch), errors.Is(err, berrors.ErrChecksum):
+		return nil, fmt.Errorf("%w: %v", ErrCorrupt, err)
+	case err != nil:
+		return nil, fmt.Errorf("open relay store %s: %w", path, err)
+	}
+	st = &store{db: db, jobs: make(chan *job, 256), used: map[[32]byte]int64{}}
+	if err := st.begin(now); err != nil {
+		db.Close()
+		return nil, err
+	}
+	return st, nil
+}
+
+// guard turns a panic or a page fault of bbolt into ErrCorrupt. It is deferred.
+func guard(err *error, cleanup func()) {
+	if p := recover(); p != nil {
+		cleanup()
+		*err = fmt.Errorf("%w: %v", ErrCorrupt, p)
+	}
+}
+
+// checkLength refuses a file that is shorter than its own meta pages say: such
+// a file opens and faults later, wherever the missing pages are touched.
+func checkLength(path string) error {
+	f, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("open relay store %s: %w", path, err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil || info.Size() == 0 {
+		return err
+	}
+	// A bbolt meta page: 16 bytes of page header, then magic u32, version
+	// u32, page size u32, flags u32, root (u64, u64), freelist u64, pages
+	// u64, in the machine's byte order. The newer of the two may be torn, so
+	// only one that fits must be there; bbolt checks the sums itself.
+	var page [80]byte
+	if _, err := f.ReadAt(page[:], 0); err != nil {
+		return ErrCorrupt
+	}
+	n := binary.NativeEndian
+	size := n.Uint32(page[24:])
+	if n.Uint32(page[16:]) != 0xED0CDAED || size < 1024 || size > 1<<16 {
+		return ErrCorrupt
+	}
+	longest := n.Uint64(page[56:])
+	if _, err := f.ReadAt(page[:], int64(size)); err == nil && n.Uint32(page[16:]) == 0xED0CDAED {
+		longest = max(longest, n.Uint64(page[56:]))
+	}
+	if longest > uint64(info.Size())/uint64(size) {
+		return fmt.Errorf("%w: the file is cut short", ErrCorrupt)
+	}
+	return nil
+}
+
+// begin checks or writes the header and counts the room in use. A crash while
+// a new file is being made leaves an empty one or a whole one: it is one
+// transaction.
+func (st *store) begin(now time.Time) error {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	return st.db.Update(func(tx *bbolt.Tx) error {
+		if first, _ := tx.Cursor().First(); first == nil {
+			for _, name := range [][]byte{bHeader, bEvents, bRecipient, bAuthor, bEnds, bRoom, bStrangers} {
+				if _, err := tx.CreateBucket(name); err != nil {
+					return err
+				}
+			}
+			return tx.Bucket(bHeader).Put(bHeader, encodeHeader(version))
+		}
+		if err := checkHeader(tx); err != nil {
+			return err
+		}
+		for _, name := range [][]byte{bEvents, bRecipient, bAuthor, bEnds, bRoom, bStrangers} {
+			if tx.Bucket(name) == nil {
+				return ErrCorrupt
+			}
+		}
+		if err := tx.Bucket(bRoom).ForEach(func(k, v []byte) error {
+			if len(k) != 72 || len(v) != 4 {
+				return ErrCorrupt
+			}
+			st.used[[32]byte(k)] += int64(binary.BigEndian.Uint32(v))
+			return nil
+		}); err != nil {
+			return err
+		}
+		if err := tx.Bucket(bStrangers).ForEach(func(_, _ []byte) error { st.strangers++; return nil }); err != nil {
+			return err
+		}
+		_, err := st.expire(tx, now, 10_000)
+		return err
+	})
+}
+
+func encodeHeader(v uint32) []byte {
+	b := binary.BigEndian.AppendUint32([]byte(magic), v)
+	return binary.BigEndian.AppendUint32(b, crc32.ChecksumIEEE(b))
+}
+
+func checkHeader(tx *bbolt.Tx) error {
+	b := tx.Bucket(bHeader)
+	if b == nil {
+		return ErrCorrupt
+	}
+	h := b.Get(bHeader)
+	if len(h) < len(magic)+8 || !bytes.HasPrefix(h, []byte(magic)) {
+		return ErrCorrupt
+	}
+	body, sum := h[:len(h)-4], binary.BigEndian.Uint32(h[len(h)-4:])
+	if crc32.ChecksumIEEE(body) != sum {
+		return ErrCorrupt
+	}
+	switch v := binary.BigEndian.Uint32(h[len(magic):]); {
+	case v > version:
+		return ErrNewer
+	case v != version || len(h) != len(magic)+8:
+		return ErrCorrupt
+	}
+	return nil
+}
+
+// record is one stored event with what the indexes need to find it again.
+type record struct {
+	id, author, recipient, mailbox [32]byte
+	created, ends, arrival         uint64
+	stranger                       bool
+	via                            nip.RelayURL // the name that its publisher authenticated with
+	json                           []byte
+}
+
+const recordHead = 1 + 8*3 + 32*3 + 2
+
+// encodeRecord: flags u8 | created | ends | arrival | author | recipient |
+// mailbox | length of via u16 | via | event JSON.
+func encodeRecord(r *record) []byte {
+	b := make([]byte, 0, recordHead+len(r.via)+len(r.json))
+	var flags byte
+	if r.stranger {
+		flags = 1
+	}
+	b = append(b, flags)
+	for _, n := range []uint64{r.created, r.ends, r.arrival} {
+		b = binary.BigEndian.AppendUint64(b, n)
+	}
+	b = append(append(append(b, r.author[:]...), r.recipient[:]...), r.mailbox[:]...)
+	b = binary.BigEndian.AppendUint16(b, uint16(len(r.via)))
+	return append(append(b, r.via...), r.json...)
+}
+
+// decodeRecord copies out of the transaction's memory.
+func decodeRecord(id, b []byte) (*record, error) {
+	if len(id) != 32 || len(b) < recordHead || b[0] > 1 {
+		return nil, ErrCorrupt
+	}
+	r := &record{
+		id: [32]byte(id), stranger: b[0] == 1,
+		created: binary.BigEndian.Uint64(b[1:]), ends: binary.BigEndian.Uint64(b[9:]), arrival: binary.BigEndian.Uint64(b[17:]),
+		author: [32]byte(b[25:]), recipient: [32]byte(b[57:]), mailbox: [32]byte(b[89:]),
+	}
+	n := int(binary.BigEndian.Uint16(b[121:]))
+	if b = b[recordHead:]; len(b) < n {
+		return nil, ErrCorrupt
+	}
+	r.via, r.json = nip.RelayURL(b[:n]), bytes.Clone(b[n:])
+	return r, nil
+}
+
+func (r *record) indexKey(owner [32]byte) []byte {
+	k := binary.BigEndian.AppendUint64(owner[:], r.created)
+	return append(k, r.id[:]...)
+}
+
+func (r *record) indexValue(peer [32]byte) []byte {
+	v := append(append(make([]byte, 0, 72), peer[:]...), r.mailbox[:]...)
+	return binary.BigEndian.AppendUint64(v, r.ends)
+}
+
+// raw decodes 64 hex characters; false for anything else.
+func raw(s string) (b [32]byte, ok bool) {
+	if len(s) != 64 {
+		return b, false
+	}
+	_, err := hex.Decode(b[:], []byte(s))
+	return b, err == nil
+}
