@@ -1,0 +1,162 @@
+package sandbox
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+)
+
+// A frame is one message between two stages: a kind byte, the payload's length
+// as four big-endian bytes, the payload.
+type frameKind byte
+
+const (
+	framePlan    frameKind = 'S' // supervisor to init, init to leaf: a plan
+	frameHistory frameKind = 'H' // supervisor to init: the history file
+	frameReady   frameKind = 'V' // init to supervisor: a posture; leaf to init: its thread's id
+	frameRefuse  frameKind = 'E' // before ready: a failure
+	frameFault   frameKind = 'X' // after release: why the program could not be executed
+	frameReply   frameKind = 'P' // init to supervisor: the reply file
+	frameDone    frameKind = 'D' // init to supervisor: an ending; the last frame
+)
+
+// frameBounds is the largest payload of each kind. A kind that is not here is
+// refused, before anything is allocated.
+var frameBounds = map[frameKind]uint32{
+	framePlan:    8 << 20, // arguments and environment, each byte six at worst in JSON
+	frameHistory: maxHistory,
+	frameReady:   256 << 10,
+	frameRefuse:  16 << 10,
+	frameFault:   16 << 10,
+	frameReply:   maxReply,
+	frameDone:    16 << 10,
+}
+
+func writeFrame(w io.Writer, kind frameKind, payload []byte) error {
+	if uint64(len(payload)) > uint64(frameBounds[kind]) {
+		return fmt.Errorf("frame %q of %d bytes is too large", kind, len(payload))
+	}
+	b := make([]byte, 5, 5+len(payload))
+	b[0] = byte(kind)
+	binary.BigEndian.PutUint32(b[1:], uint32(len(payload)))
+	_, err := w.Write(append(b, payload...))
+	return err
+}
+
+func writeJSON(w io.Writer, kind frameKind, value any) error {
+	b, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	return writeFrame(w, kind, b)
+}
+
+// readFrame returns io.EOF only between two frames.
+func readFrame(r io.Reader) (frameKind, []byte, error) {
+	var head [5]byte
+	if _, err := io.ReadFull(r, head[:1]); err != nil {
+		return 0, nil, err
+	}
+	if _, err := io.ReadFull(r, head[1:]); err != nil {
+		return 0, nil, cutShort(err)
+	}
+	kind, size := frameKind(head[0]), binary.BigEndian.Uint32(head[1:])
+	bound, known := frameBounds[kind]
+	if !known || size > bound {
+		return 0, nil, fmt.Errorf("frame %q of %d bytes refused", kind, size)
+	}
+	payload := make([]byte, size)
+	if _, err := io.ReadFull(r, payload); err != nil {
+		return 0, nil, cutShort(err)
+	}
+	return kind, payload, nil
+}
+
+func cutShort(err error) error {
+	if err == io.EOF {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// plan is a Spec after the supervisor resolved and pinned what it names.
+type plan struct {
+	Program string   `json:"program"`
+	Argv    []string `json:"argv"`
+	Env     []string `json:"env"`
+	Dir     string   `json:"dir"`
+	Self    bool     `json:"self"` // execute this binary in place of Program (the probe)
+
+	ProgramID fileID   `json:"program_id"`
+	Sources   []source `json:"sources"`
+	Cover     []string `json:"cover"` // directories hidden under an empty, read-only tmpfs
+	HostNet   bool     `json:"host_net"`
+	History   bool     `json:"history"`
+	Reply     int      `json:"reply"`
+	Memory    int64    `json:"memory"`
+	GraceNS   int64    `json:"grace_ns"`
+}
+
+// fileID pins a file against replacement between two looks at its path.
+type fileID struct {
+	Dev uint64 `json:"dev"`
+	Ino uint64 `json:"ino"`
+}
+
+// source is one bind of the view.
+type source struct {
+	Path  string `json:"path"` // where it is, and where it is bound
+	ID    fileID `json:"id"`
+	Dir   bool   `json:"dir"`
+	Write bool   `json:"write"`
+	FD    int    `json:"fd"` // a detached mount that init inherits; 0: init opens Path
+}
+
+// failure is why a stage gave up before the program ran.
+type failure struct {
+	Spec    bool   `json:"spec"`    // the Spec is at fault
+	Enforce bool   `json:"enforce"` // the machine is at fault
+	Text    string `json:"text"`
+}
+
+func (f failure) err() error {
+	switch {
+	case f.Spec:
+		return refuse("%s", f.Text)
+	case f.Enforce:
+		return notEnforceable(f.Text, nil)
+	}
+	return fmt.Errorf("start sandbox: %s", f.Text)
+}
+
+// confined is what the leaf says when everything is dropped.
+type confined struct {
+	TID int `json:"tid"` // the thread that will execute the program
+}
+
+// posture is what init reads back about the leaf, in the view's own /proc.
+type posture struct {
+	Namespaces map[string]uint64 `json:"namespaces"`
+	UIDMap     string            `json:"uid_map"`
+	GIDMap     string            `json:"gid_map"`
+	Caps       map[string]string `json:"caps"` // CapInh, CapPrm, CapEff, CapBnd, CapAmb
+	NoNewPrivs bool              `json:"no_new_privs"`
+	Seccomp    int               `json:"seccomp"`
+	Mounts     string            `json:"mounts"`
+	Rlimits    map[string]uint64 `json:"rlimits"`
+	Files      []string          `json:"files"`
+	NestedUser string            `json:"nested_user"` // user.max_user_namespaces
+}
+
+// ended is how the turn went, seen from inside.
+type ended struct {
+	Ran      bool   `json:"ran"`     // the program was released
+	Stopped  bool   `json:"stopped"` // a stop came before the program ended
+	Exit     int    `json:"exit"`
+	Signal   int    `json:"signal"`
+	Left     int    `json:"left"`
+	Reaped   int    `json:"reaped"`
+	ReplyErr string `json:"reply_err"`
+	TookNS   int64  `json:"took_ns"`
+}

@@ -1,0 +1,72 @@
+package sandbox
+
+import (
+	"os"
+	"strconv"
+	"strings"
+
+	"holdfast/internal/procid"
+)
+
+// Gone reports whether nothing is left of a group that was started earlier,
+// perhaps by a supervisor that has died since. An error means that it is not
+// known, and the caller must go on treating the group as alive.
+func Gone(id Identity) (bool, error) {
+	boot, err := procid.BootID()
+	if err != nil {
+		return false, err
+	}
+	if id.BootID != boot {
+		return true, nil // nothing survives a boot
+	}
+	alive, err := procid.Alive(procid.ID{PID: id.PID, StartTime: id.StartTime, BootID: id.BootID})
+	if err != nil || alive {
+		return false, err
+	}
+	inUse, err := namespaceInUse(id)
+	return err == nil && !inUse, err
+}
+
+// namespaceInUse reports whether a process that can be seen lives in the PID
+// namespace of a group. Processes of other users are passed over: the group's
+// are this user's, or everybody's where this is root.
+func namespaceInUse(id Identity) (bool, error) {
+	if id.PIDNS == 0 {
+		return false, nil
+	}
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return false, err
+	}
+	want := "pid:[" + strconv.FormatUint(id.PIDNS, 10) + "]"
+	found := false
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if link, err := os.Readlink(procDir(pid) + "/ns/pid"); err != nil || link != want {
+			continue
+		}
+		if recycled(pid, id) {
+			return false, nil
+		}
+		found = true
+	}
+	return found, nil
+}
+
+// recycled reports whether a process is the init of another, later namespace
+// that was given the same inode number.
+func recycled(pid int, id Identity) bool {
+	status, err := readStatus(procDir(pid) + "/status")
+	if err != nil {
+		return false
+	}
+	inside := strings.Fields(status["NSpid"])
+	if len(inside) < 2 || inside[len(inside)-1] != "1" {
+		return false
+	}
+	other, err := procid.Of(pid)
+	return err == nil && other.StartTime != id.StartTime
+}

@@ -1,0 +1,3 @@
+package sandbox_test
+
+func hostileMain(args []string) {}

@@ -1,0 +1,76 @@
+package sandbox
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// stageEnv is the whole environment of the stages; the program's own comes
+// from the plan. One or two threads suffice, and start sooner.
+var stageEnv = []string{"GOMAXPROCS=2"}
+
+// selfImage is the path by which a stage is executed. It is /proc/self/exe,
+// which works also after the file was deleted or replaced. As root the stages
+// run as a user who may not be allowed to execute that file: then it is a
+// sealed copy in memory, made once and kept for the life of the process.
+var selfImage = sync.OnceValues(func() (string, error) {
+	const exe = "/proc/self/exe"
+	if os.Geteuid() != 0 {
+		return exe, nil
+	}
+	st, err := os.Stat(exe)
+	if err != nil {
+		return "", fmt.Errorf("look at own binary: %w", err)
+	}
+	if st.Mode()&0o005 == 0o005 {
+		return exe, nil
+	}
+	src, err := os.Open(exe)
+	if err != nil {
+		return "", fmt.Errorf("read own binary: %w", err)
+	}
+	defer src.Close()
+	fd, err := unix.MemfdCreate("holdfast", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return "", fmt.Errorf("copy own binary: %w", err)
+	}
+	dst := os.NewFile(uintptr(fd), "holdfast")
+	image = dst // never closed: the path below leads to it
+	if _, err := io.Copy(dst, src); err != nil {
+		return "", fmt.Errorf("copy own binary: %w", err)
+	}
+	if err := dst.Chmod(0o555); err != nil {
+		return "", fmt.Errorf("copy own binary: %w", err)
+	}
+	const seals = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
+		return "", fmt.Errorf("seal copy of own binary: %w", err)
+	}
+	return "/proc/self/fd/" + strconv.Itoa(fd), nil
+})
+
+var image *os.File
+
+// sealedInput is standard input as a file in memory that nobody can change.
+func sealedInput(b []byte) (*os.File, error) {
+	fd, err := unix.MemfdCreate("stdin", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, fmt.Errorf("make standard input: %w", err)
+	}
+	w := os.NewFile(uintptr(fd), "stdin")
+	defer w.Close()
+	if _, err := w.Write(b); err != nil {
+		return nil, fmt.Errorf("make standard input: %w", err)
+	}
+	const seals = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
+		return nil, fmt.Errorf("seal standard input: %w", err)
+	}
+	// Opened again for reading only, with an offset of its own.
+	return os.Open("/proc/self/fd/" + strconv.Itoa(fd))
+}

@@ -1,0 +1,325 @@
+package sandbox
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Descriptors that init inherits. Sources follow.
+const (
+	initPlanFD    = 3
+	initControlFD = 4
+	initReportFD  = 5
+	initStdinFD   = 6
+	initStdoutFD  = 7
+	initStderrFD  = 8
+	initSourceFD  = 9
+)
+
+// Messages on the control pipe. Its end means that the supervisor is gone.
+const (
+	controlRelease = 'R'
+	controlStop    = 'S'
+)
+
+// Reply files are refused for these reasons; the text goes into the evidence.
+var errReplyKind = errors.New("not a regular file with one link")
+
+// initMain is PID 1 of the sandbox: it builds the view, starts the leaf,
+// reaps, stops, and says how it went. It ends the namespace by ending.
+func initMain() {
+	// The workload has this process's uid and may send it any signal. With the
+	// default action the kernel drops whatever is sent to the init of a PID
+	// namespace from inside; with a handler, as Go installs, it would not.
+	defaultSignals()
+	unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
+	unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC)
+	in := initStage{report: rawFile(initReportFD)}
+	defer func() {
+		if r := recover(); r != nil {
+			in.fail(fmt.Errorf("init: %v", r))
+		}
+	}()
+	if err := in.prepare(); err != nil {
+		in.fail(err)
+	}
+	in.serve()
+}
+
+type initStage struct {
+	plan   plan
+	report rawFile
+	gate   int // write end of the leaf's plan pipe
+	faults int // read end of the leaf's report pipe
+	leaf   int // its pid
+}
+
+// fail reports why nothing runs, and ends the namespace.
+func (in *initStage) fail(err error) {
+	writeJSON(in.report, frameRefuse, failureOf(err))
+	os.Exit(125)
+}
+
+// prepare does everything up to the gate.
+func (in *initStage) prepare() error {
+	if os.Getpid() != 1 {
+		return errors.New("this stage runs only as the first process of a sandbox")
+	}
+	var err error
+	if in.plan, err = readPlan(rawFile(initPlanFD)); err != nil {
+		return err
+	}
+	var history []byte
+	if in.plan.History {
+		kind, b, err := readFrame(rawFile(initPlanFD))
+		if err != nil || kind != frameHistory {
+			return fmt.Errorf("read history: frame %q: %v", kind, err)
+		}
+		history = b
+	}
+	unix.Close(initPlanFD)
+	if err := unix.Sethostname([]byte(hostName)); err != nil {
+		return notEnforceable("no rights inside the new user namespace; a security profile may take them away "+
+			"(on Ubuntu: allow userns for this binary in an AppArmor profile)", err)
+	}
+	unix.Umask(0)
+	if err := buildView(in.plan, history); err != nil {
+		return err
+	}
+	if err := in.startLeaf(); err != nil {
+		return err
+	}
+	kind, b, err := readFrame(rawFile(in.faults))
+	if err != nil {
+		return fmt.Errorf("the program's process ended before it was confined: %w", err)
+	}
+	if kind == frameRefuse {
+		var f failure
+		if err := json.Unmarshal(b, &f); err != nil {
+			return err
+		}
+		return f.err()
+	}
+	var c confined
+	if kind != frameReady || json.Unmarshal(b, &c) != nil {
+		return fmt.Errorf("the program's process sent frame %q", kind)
+	}
+	seen, err := observe(in.leaf, c.TID)
+	if err != nil {
+		return notEnforceable("the confinement could not be read back", err)
+	}
+	return writeJSON(in.report, frameReady, seen)
+}
+
+func (in *initStage) startLeaf() error {
+	var gate, faults [2]int
+	if err := unix.Pipe2(gate[:], unix.O_CLOEXEC); err != nil {
+		return err
+	}
+	if err := unix.Pipe2(faults[:], unix.O_CLOEXEC); err != nil {
+		return err
+	}
+	pid, err := syscall.ForkExec("/proc/self/exe", []string{stageLeaf}, &syscall.ProcAttr{
+		Dir: "/", Env: stageEnv,
+		Files: []uintptr{initStdinFD, initStdoutFD, initStderrFD, uintptr(gate[0]), uintptr(faults[1])},
+	})
+	if err != nil {
+		return fmt.Errorf("start the program's process: %w", err)
+	}
+	// The streams must end when the last process of the turn ends, so init
+	// keeps no copy of them.
+	for _, fd := range []int{initStdinFD, initStdoutFD, initStderrFD, gate[0], faults[1]} {
+		unix.Close(fd)
+	}
+	in.leaf, in.gate, in.faults = pid, gate[1], faults[0]
+	return writeJSON(rawFile(in.gate), framePlan, in.plan)
+}
+
+// reaped is one process that ended.
+type reaped struct {
+	pid    int
+	status unix.WaitStatus
+}
+
+// serve runs from the gate to the end of the namespace.
+func (in *initStage) serve() {
+	control, dead, faults := in.listen()
+	var e ended
+	var left time.Time // when the main process ended
+	var fault []byte
+	grace := time.NewTimer(time.Hour)
+	alive := true
+	for dead != nil {
+		select {
+		case c, ok := <-control:
+			switch {
+			case !ok:
+				os.Exit(125) // nobody is left to report to
+			case c == controlRelease && !e.Ran && !e.Stopped:
+				e.Ran = true
+				unix.Write(in.gate, []byte{controlRelease})
+			case c == controlStop && !e.Stopped:
+				e.Stopped = alive
+				if !e.Ran {
+					unix.Kill(-1, unix.SIGKILL)
+					break
+				}
+				unix.Kill(-1, unix.SIGTERM)
+				unix.Kill(-1, unix.SIGCONT) // a stopped process must see it too
+				grace.Reset(time.Duration(in.plan.GraceNS))
+			}
+		case <-grace.C:
+			unix.Kill(-1, unix.SIGKILL)
+		case fault = <-faults:
+			faults = nil
+		case r, ok := <-dead:
+			if !ok {
+				dead = nil
+				break
+			}
+			e.Reaped++
+			if r.pid == in.leaf {
+				alive, left = false, time.Now()
+				e.Exit, e.Signal = exitOf(r.status)
+				e.Left = countAlive()
+				unix.Kill(-1, unix.SIGKILL)
+			}
+		}
+	}
+	if faults != nil {
+		fault = <-faults
+	}
+	if len(fault) > 0 {
+		writeFrame(in.report, frameFault, fault)
+	}
+	// No process is left that could change the file while it is read.
+	if reply, err := collectReply(in.plan.Reply); err != nil {
+		e.ReplyErr = err.Error()
+	} else if reply != nil {
+		writeFrame(in.report, frameReply, reply)
+	}
+	e.TookNS = int64(time.Since(left))
+	writeJSON(in.report, frameDone, e)
+	os.Exit(0)
+}
+
+// listen starts the three goroutines that wait for the outside, for children,
+// and for word of a failed execve. They end with the process.
+func (in *initStage) listen() (<-chan byte, <-chan reaped, <-chan []byte) {
+	control, dead, faults := make(chan byte), make(chan reaped), make(chan []byte, 1)
+	go func() {
+		var b [1]byte
+		for {
+			if n, err := (rawFile(initControlFD)).Read(b[:]); n != 1 || err != nil {
+				close(control)
+				return
+			}
+			control <- b[0]
+		}
+	}()
+	go func() {
+		for {
+			var r reaped
+			var err error
+			r.pid, err = unix.Wait4(-1, &r.status, unix.WALL, nil)
+			switch {
+			case err == unix.EINTR:
+			case err != nil: // ECHILD: this process is alone
+				close(dead)
+				return
+			default:
+				dead <- r
+			}
+		}
+	}()
+	go func() {
+		kind, b, err := readFrame(rawFile(in.faults))
+		if err != nil || kind != frameFault {
+			b = nil // the pipe was closed by execve, or by the end of the leaf
+		}
+		faults <- b
+	}()
+	return control, dead, faults
+}
+
+func exitOf(s unix.WaitStatus) (exit, signal int) {
+	if s.Signaled() {
+		return 0, int(s.Signal())
+	}
+	return s.ExitStatus(), 0
+}
+
+// countAlive counts what the main process left behind, zombies apart.
+func countAlive() int {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return 0
+	}
+	n := 0
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid == 1 {
+			continue
+		}
+		b, err := os.ReadFile("/proc/" + e.Name() + "/stat")
+		if err != nil {
+			continue
+		}
+		rest := b[strings.LastIndexByte(string(b), ')')+1:]
+		if len(rest) > 1 && rest[1] != 'Z' && rest[1] != 'X' {
+			n++
+		}
+	}
+	return n
+}
+
+// collectReply reads the reply file, which the workload made as it liked. It
+// returns nil where there is none.
+func collectReply(limit int) ([]byte, error) {
+	if limit == 0 {
+		return nil, nil
+	}
+	fd, err := unix.Openat2(unix.AT_FDCWD, replyPath, &unix.OpenHow{
+		Flags: unix.O_RDONLY | unix.O_NONBLOCK | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
+	if errors.Is(err, unix.ENOENT) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reply file cannot be opened: %w", err)
+	}
+	defer unix.Close(fd)
+	_, st, err := identify(fd)
+	if err != nil {
+		return nil, fmt.Errorf("reply file: %w", err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink != 1 {
+		return nil, fmt.Errorf("reply file: %w", errReplyKind)
+	}
+	if st.Size > int64(limit) {
+		return nil, fmt.Errorf("reply file has %d bytes, at most %d", st.Size, limit)
+	}
+	b := make([]byte, st.Size)
+	if _, err := io.ReadFull(rawFile(fd), b); err != nil {
+		return nil, fmt.Errorf("reply file: %w", err)
+	}
+	return b, nil
+}
+
+// defaultSignals gives every signal its default action, behind the back of the
+// Go runtime. Faults of this process then end it, and with it the namespace.
+func defaultSignals() {
+	var action [4]uintptr // handler SIG_DFL, flags, restorer, mask
+	for sig := uintptr(1); sig <= 64; sig++ {
+		unix.RawSyscall6(unix.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&action)), 0, 8, 0, 0)
+	}
+}

@@ -1,0 +1,19 @@
+package sandbox
+
+// Start is the sandbox's hop of the data path: the owner's execution hands a
+// Spec in, and evidence is collected from the Process that comes back.
+//
+// It returns once the view is built, the program's process exists fully
+// confined and what was achieved has been read back; the program itself runs
+// only after Release, so that a caller can make the Identity durable first. A
+// crash of the caller before Release means that nothing ran. The error wraps
+// ErrSpec or ErrNotEnforceable, or is a fault of this machine; whatever it is,
+// nothing ran and nothing is left.
+//
+// Every started Process must be waited for. Any goroutine may call.
+func Start(spec Spec) (*Process, error) {
+	if err := spec.check(); err != nil {
+		return nil, err
+	}
+	return launch(spec.withDefaults())
+}

@@ -1,0 +1,253 @@
+package sandbox
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// killMargin is how long after the grace init may take to say how it went.
+const killMargin = 500 * time.Millisecond
+
+// supervise starts the goroutines of a turn at its gate. One of them, run, owns
+// everything that changes until the result is set.
+func supervise(t *turn, id Identity) *Process {
+	p := &Process{
+		id: id, turn: t, out: newCapture(t.spec.StreamBytes, t.spec.OutputLimit),
+		release: make(chan chan error), stop: make(chan struct{}), done: make(chan struct{}),
+	}
+	full := make(chan struct{}, 1)
+	drained := make(chan struct{}, 2)
+	for which, f := range map[Stream]*os.File{Stdout: t.pipes.stdout, Stderr: t.pipes.stderr} {
+		go func() {
+			drain(p.out, which, f, full)
+			drained <- struct{}{}
+		}()
+	}
+	s := &supervision{Process: p, full: full, drained: drained}
+	go s.run()
+	return p
+}
+
+// supervision is the state of one turn between its gate and its result.
+type supervision struct {
+	*Process
+	full    chan struct{}
+	drained chan struct{}
+
+	reason   Ending    // why a stop was asked for, EndingNone if it was not
+	released time.Time // zero: the gate is closed
+	asked    time.Time // when the stop was asked for
+	spoken   time.Time // when init said how it went
+	ended    *ended
+	fault    string
+	reply    []byte
+}
+
+// run is the supervisor's loop.
+func (s *supervision) run() {
+	var wall, kill, hopeless <-chan time.Time
+	stop, frames := s.stop, s.turn.frames
+	end := func(why Ending) {
+		if s.reason != EndingNone || s.ended != nil {
+			return
+		}
+		s.reason, s.asked = why, time.Now()
+		grace := s.turn.spec.Grace + killMargin
+		if _, err := s.turn.pipes.control.Write([]byte{controlStop}); err != nil {
+			grace = 0
+		}
+		kill = time.After(grace)
+	}
+	for {
+		select {
+		case answer := <-s.release:
+			err := s.open()
+			if err == nil {
+				wall = time.After(s.turn.spec.Wall)
+			}
+			answer <- err
+		case <-stop:
+			stop = nil
+			end(EndingStop)
+		case <-s.full:
+			end(EndingOutput)
+		case <-wall:
+			end(EndingTimeout)
+		case <-kill:
+			// Init is silent: its end takes the namespace with it. After this
+			// only the kernel can delay the end.
+			s.turn.proc.Kill()
+			hopeless = time.After(waitLimit)
+		case f, ok := <-frames:
+			if ok {
+				s.take(f)
+			} else {
+				frames = nil
+			}
+			// Init ends after its last word; without a report pipe it is
+			// ending or broken.
+			if !ok || f.kind == frameDone {
+				kill = time.After(killMargin)
+			}
+		case <-s.turn.exited:
+			s.finish(frames, true)
+			return
+		case <-hopeless:
+			s.finish(nil, false)
+			return
+		}
+	}
+}
+
+// open releases the gate.
+func (s *supervision) open() error {
+	switch {
+	case s.reason != EndingNone || s.ended != nil:
+		return errEnded
+	case !s.released.IsZero():
+		return errReleased
+	}
+	if _, err := s.turn.pipes.control.Write([]byte{controlRelease}); err != nil {
+		return errors.Join(errEnded, err)
+	}
+	s.released = time.Now()
+	return nil
+}
+
+// take keeps what init says.
+func (s *supervision) take(f frame) {
+	switch f.kind {
+	case frameFault:
+		s.fault = string(f.payload)
+	case frameReply:
+		if len(f.payload) <= s.turn.spec.ReplyLimit {
+			s.reply = f.payload
+		}
+	case frameDone:
+		var e ended
+		if err := json.Unmarshal(f.payload, &e); err != nil {
+			s.fault = "the report of the sandbox's first process cannot be read"
+			return
+		}
+		s.ended, s.spoken = &e, time.Now()
+	default:
+		s.fault = "the sandbox's first process failed"
+		var why failure
+		if json.Unmarshal(f.payload, &why) == nil {
+			s.fault = why.Text
+		}
+	}
+}
+
+// finish makes the result. reaped says that init was waited for: every process
+// of its namespace was gone before the kernel let that happen.
+func (s *supervision) finish(frames <-chan frame, reaped bool) {
+	over := time.Now()
+	if reaped && frames != nil {
+		for f := range frames { // the pipe has no writer left
+			s.take(f)
+		}
+	}
+	for _, f := range []*os.File{s.turn.pipes.stdout, s.turn.pipes.stderr} {
+		// Everything was written; whoever got hold of a copy of the pipe
+		// outside the sandbox must not delay the end.
+		f.SetReadDeadline(time.Now())
+	}
+	<-s.drained
+	<-s.drained
+	s.out.end()
+	s.turn.pipes.close()
+	r := Result{Report: s.turn.report, Reply: s.reply, Fault: s.fault}
+	r.Stdout, r.Stderr = s.out.produced()
+	if !s.released.IsZero() {
+		r.Elapsed = over.Sub(s.released)
+	}
+	s.conclude(&r)
+	if reaped {
+		inUse, err := namespaceInUse(s.id)
+		r.Cleanup.Confirmed = err == nil && !inUse
+	}
+	r.Cleanup.Took += time.Since(over)
+	s.result = r
+	close(s.done)
+}
+
+// conclude joins what init said with what this side asked for. Without a
+// report the ending is only known where this side caused it.
+func (s *supervision) conclude(r *Result) {
+	e := s.ended
+	if e == nil {
+		r.Ending = s.reason
+		if r.Ending == EndingNone {
+			r.Ending = EndingLost
+		}
+		if !s.asked.IsZero() {
+			r.Cleanup.Took = time.Since(s.asked)
+		}
+		return
+	}
+	r.ReplyErr = e.ReplyErr
+	r.Cleanup.Left, r.Cleanup.Reaped = e.Left, e.Reaped
+	r.Cleanup.Took = time.Duration(e.TookNS) + time.Since(s.spoken)
+	switch {
+	case e.Stopped && s.reason != EndingNone:
+		r.Ending = s.reason
+	case r.Fault != "":
+		r.Ending = EndingNone
+	case !e.Ran:
+		r.Ending, r.Fault = EndingLost, "the program's process ended before it was released"
+	case e.Signal != 0:
+		r.Ending, r.Signal = EndingSignal, unix.SignalName(unix.Signal(e.Signal))
+	default:
+		code := e.Exit
+		r.Ending, r.ExitCode = EndingExit, &code
+	}
+}
+
+// drain reads one stream to its end, or until it is told to stop waiting.
+func drain(c *capture, which Stream, f *os.File, full chan<- struct{}) {
+	buf := make([]byte, chunkBytes)
+	add := func(n int) {
+		if n > 0 && c.add(which, buf[:n]) {
+			select {
+			case full <- struct{}{}:
+			default:
+			}
+		}
+	}
+	for {
+		n, err := f.Read(buf)
+		add(n)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			break
+		}
+		if err != nil {
+			return
+		}
+	}
+	// What the dead left in the pipe is taken without waiting, and no more
+	// than a pipe can hold: a copy outside might write for ever.
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return
+	}
+	f.SetReadDeadline(time.Time{})
+	raw.Read(func(fd uintptr) bool {
+		for left := maxPipe; left > 0; {
+			n, err := (rawFile(fd)).Read(buf)
+			if err != nil {
+				break
+			}
+			add(n)
+			left -= n
+		}
+		return true
+	})
+}
+
+// maxPipe is the most that an ordinary user can make a pipe hold.
+const maxPipe = 1 << 20
