@@ -1,0 +1,179 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"go.etcd.io/bbolt"
+
+	"holdfast/internal/commit"
+	"holdfast/nip"
+)
+
+// The buckets of outbox.db.
+var (
+	bucketOutbox = []byte("outbox") // 8-byte big-endian sequence -> row
+	bucketSeen   = []byte("seen")   // host, task -> highest summary
+	bucketMeta   = []byte("meta")
+)
+
+var (
+	metaClock    = []byte("clock")
+	metaLoopback = []byte("loopback")
+	metaPresence = []byte("presence/") // + host
+)
+
+// lockWait is how long a transaction waits for another process.
+const lockWait = 2 * time.Second
+
+// store is outbox.db. It is opened for one transaction at a time, so that a
+// watching process does not shut a sending one out.
+type store struct {
+	path string
+	mu   sync.Mutex // the file's lock does not keep goroutines of one process apart in order
+}
+
+func newStore(dir string) *store { return &store{path: filepath.Join(dir, storeFile)} }
+
+// update runs fn in one durable transaction: nil means that it is on disk.
+func (s *store) update(fn func(tx *bbolt.Tx) error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.open(false, func(db *commit.DB) error {
+		return db.Update(context.Background(), func(tx *bbolt.Tx) error {
+			for _, name := range [][]byte{bucketOutbox, bucketSeen, bucketMeta} {
+				if _, err := tx.CreateBucketIfNotExists(name); err != nil {
+					return err
+				}
+			}
+			return fn(tx)
+		})
+	})
+}
+
+// view runs fn over what is there; over nothing where there is no file yet.
+func (s *store) view(fn func(tx *bbolt.Tx) error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := s.open(true, func(db *commit.DB) error {
+		return db.View(func(tx *bbolt.Tx) error {
+			if tx.Bucket(bucketMeta) == nil {
+				return nil // made, and nothing committed yet
+			}
+			return fn(tx)
+		})
+	})
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// exclusive runs fn while no other process uses the profile's store.
+func (s *store) exclusive(fn func() error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.open(false, func(*commit.DB) error { return fn() })
+}
+
+func (s *store) open(readOnly bool, fn func(db *commit.DB) error) error {
+	db, err := commit.Open(s.path, commit.Options{Kind: "holdfast-device", Version: 1, Timeout: lockWait, ReadOnly: readOnly})
+	if err != nil {
+		return storeError(err)
+	}
+	return storeError(errors.Join(fn(db), db.Close()))
+}
+
+// storeError gives the store's faults the names that this package promises.
+func storeError(err error) error {
+	switch {
+	case errors.Is(err, commit.ErrLocked):
+		return ErrBusy
+	case errors.Is(err, commit.ErrNewer):
+		return fmt.Errorf("%w: %w", ErrNewer, err)
+	case errors.Is(err, commit.ErrCorrupt):
+		return fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	return err
+}
+
+// meta is what a device learnt and was told.
+type meta struct {
+	Clock    clock
+	Loopback bool
+}
+
+func (s *store) readMeta() (meta, error) {
+	var m meta
+	err := s.view(func(tx *bbolt.Tx) error {
+		b := tx.Bucket(bucketMeta)
+		m.Loopback = len(b.Get(metaLoopback)) == 1
+		if raw := b.Get(metaClock); raw != nil {
+			if err := json.Unmarshal(raw, &m.Clock); err != nil {
+				return fmt.Errorf("%w: clock offset", ErrDamaged)
+			}
+		}
+		return nil
+	})
+	return m, err
+}
+
+func (s *store) putClock(c clock) error {
+	raw, err := json.Marshal(c)
+	if err != nil {
+		return err
+	}
+	return s.update(func(tx *bbolt.Tx) error { return tx.Bucket(bucketMeta).Put(metaClock, raw) })
+}
+
+// putLoopback keeps or withdraws a person's word about plain loopback relays.
+func (s *store) putLoopback(word bool) error {
+	return s.update(func(tx *bbolt.Tx) error {
+		if !word {
+			return tx.Bucket(bucketMeta).Delete(metaLoopback)
+		}
+		return tx.Bucket(bucketMeta).Put(metaLoopback, []byte{1})
+	})
+}
+
+// floor is the newest presence of a host that this device has verified.
+type floor struct {
+	Generation int64 `json:"generation"`
+	ObservedAt int64 `json:"observed_at"`
+}
+
+// before reports whether p is newer: its generation never goes backwards, and
+// within a generation it was observed later.
+func (f floor) before(p nip.Presence) bool {
+	return p.Generation > f.Generation || p.Generation == f.Generation && p.ObservedAt > f.ObservedAt
+}
+
+// raiseFloor keeps p as the host's newest presence; false if it is not newer.
+func (s *store) raiseFloor(p nip.Presence) (bool, error) {
+	key := append(metaPresence[:len(metaPresence):len(metaPresence)], p.Host...)
+	var newer bool
+	err := s.update(func(tx *bbolt.Tx) error {
+		b := tx.Bucket(bucketMeta)
+		f := floor{Generation: -1}
+		if raw := b.Get(key); raw != nil {
+			if err := json.Unmarshal(raw, &f); err != nil {
+				return fmt.Errorf("%w: presence", ErrDamaged)
+			}
+		}
+		if newer = f.before(p); !newer {
+			return nil
+		}
+		raw, err := json.Marshal(floor{p.Generation, p.ObservedAt})
+		if err != nil {
+			return err
+		}
+		return b.Put(key, raw)
+	})
+	return newer, err
+}

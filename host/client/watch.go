@@ -1,0 +1,202 @@
+package client
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"holdfast/nip"
+	"holdfast/relay"
+)
+
+// Update is one verified publication of the host.
+type Update struct {
+	Summary  *nip.Summary
+	Presence *nip.Presence
+}
+
+// Watch delivers verified summaries and presence, highest sequence per task,
+// until ctx ends or the device is closed; then it closes the channel. What was
+// kept from earlier comes first. A presence that is newer than the last
+// unanswered try makes the device work through its outbox.
+//
+// Watch has a link of its own: a consumer that is slow to read holds up nothing
+// but its own updates.
+func (d *Device) Watch(ctx context.Context) (<-chan Update, error) {
+	m, err := d.mailboxes()
+	if err != nil {
+		return nil, err
+	}
+	kept, err := d.store.summaries(m.host)
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(kept, func(a, b nip.Summary) int { return int(a.UpdatedAt - b.UpdatedAt) })
+	g, _ := d.Grant()
+	m.link = d.connect(g.Relay, g.Host)
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(d.life, cancel)
+	out := make(chan Update)
+	go func() {
+		defer close(out)
+		defer m.link.Close()
+		var resending sync.WaitGroup
+		defer resending.Wait()
+		defer stop()
+		defer cancel()
+		for i := range kept {
+			if !send(ctx, out, Update{Summary: &kept[i]}) {
+				return
+			}
+		}
+		m.follow(ctx, kept, out, &resending)
+	}()
+	return out, nil
+}
+
+func send(ctx context.Context, out chan<- Update, u Update) bool {
+	select {
+	case out <- u:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// follow delivers until ctx ends or the link closes.
+func (m mailboxes) follow(ctx context.Context, kept []nip.Summary, out chan<- Update, resending *sync.WaitGroup) {
+	summaries, presence := m.subscribe(kept)
+	defer summaries.Close()
+	defer presence.Close()
+	idle := make(chan struct{}, 1) // holds the one token of the one resend at a time
+	idle <- struct{}{}
+	for {
+		batch, ok := gather(ctx, summaries, presence)
+		if !ok {
+			return
+		}
+		for _, u := range m.take(batch) {
+			if u.Presence != nil {
+				m.wake(ctx, *u.Presence, idle, resending)
+			}
+			if !send(ctx, out, u) {
+				return
+			}
+		}
+	}
+}
+
+// maxBatch bounds the deliveries that share one transaction.
+const maxBatch = 128
+
+// gather waits for one delivery and takes what else has arrived; false when ctx
+// ended or the link closed.
+func gather(ctx context.Context, a, b *relay.Subscription) ([]relay.Delivery, bool) {
+	select {
+	case del, ok := <-a.C():
+		return arrived([]relay.Delivery{del}, a, b), ok
+	case del, ok := <-b.C():
+		return arrived([]relay.Delivery{del}, a, b), ok
+	case <-ctx.Done():
+		return nil, false
+	}
+}
+
+// arrived adds what can be had without waiting, up to maxBatch.
+func arrived(batch []relay.Delivery, a, b *relay.Subscription) []relay.Delivery {
+	for len(batch) < maxBatch {
+		var del relay.Delivery
+		var ok bool
+		select {
+		case del, ok = <-a.C():
+		case del, ok = <-b.C():
+		default:
+			return batch
+		}
+		if !ok {
+			return batch // the next wait sees the end
+		}
+		batch = append(batch, del)
+	}
+	return batch
+}
+
+// wake resends the outbox when the host showed itself after the last silence.
+func (m mailboxes) wake(ctx context.Context, p nip.Presence, idle chan struct{}, resending *sync.WaitGroup) {
+	last, err := m.d.lastFailure()
+	if err != nil || last == 0 || p.ObservedAt < m.d.inHostTime(last) {
+		return
+	}
+	select {
+	case <-idle:
+	default:
+		return
+	}
+	resending.Go(func() {
+		defer func() { idle <- struct{}{} }()
+		if err := m.d.Resend(ctx); err != nil {
+			m.d.o.Log.Info().Err(err).Msg("outbox still waits")
+		}
+	})
+}
+
+// Refresh reads what the relay has stored of the host's summaries and presence
+// and returns when it has taken it all. It works while the host is away.
+func (d *Device) Refresh(ctx context.Context) error {
+	m, err := d.mailboxes()
+	if err != nil {
+		return err
+	}
+	kept, err := d.store.summaries(m.host)
+	if err != nil {
+		return err
+	}
+	summaries, presence := m.subscribe(kept)
+	defer summaries.Close()
+	defer presence.Close()
+	var batch []relay.Delivery
+	endA, endB := summaries.EOSE(), presence.EOSE()
+	for endA != nil || endB != nil {
+		var del relay.Delivery
+		ok := true
+		// Both are read at once: while one is not, the link delivers nothing.
+		select {
+		case del, ok = <-summaries.C():
+			batch = append(batch, del)
+		case del, ok = <-presence.C():
+			batch = append(batch, del)
+		case <-endA:
+			endA = nil
+		case <-endB:
+			endB = nil
+		case <-ctx.Done():
+			return noAnswer(m.link.Health(), nil)
+		}
+		if !ok {
+			return relay.ErrClosed
+		}
+		if len(batch) >= maxBatch {
+			m.take(batch)
+			batch = nil
+		}
+	}
+	for batch = arrived(batch, summaries, presence); len(batch) > 0; batch = arrived(nil, summaries, presence) {
+		m.take(batch)
+	}
+	return nil
+}
+
+// Known is the highest verified summary of a task that this device has seen,
+// and whether there is one.
+func (d *Device) Known(task nip.TaskID) (nip.Summary, bool, error) {
+	g, ok := d.Grant()
+	if !ok {
+		return nip.Summary{}, false, ErrNotPaired
+	}
+	list, err := d.store.summaries(g.Host)
+	i := slices.IndexFunc(list, func(s nip.Summary) bool { return s.Task == task })
+	if err != nil || i < 0 {
+		return nip.Summary{}, false, err
+	}
+	return list[i], true, nil
+}
