@@ -1,10 +1,41 @@
 // Package commands is the durable journal of device commands and the pure
-// decision over it.
+// decision over it (NIP-HOST, durable commands).
+//
+// An entry is one command as it stands: who sent it, what it asked, and its
+// state. A transition is one step of an entry, appended to the history and
+// never changed. A decision is what Decide says about one undecided entry.
+// host hands a verified command to Evaluator.Submit; the Journal records it,
+// Decide judges it, and the Evaluator carries the decision to the task through
+// the Tasks interface. Evaluation is serial within a task, parallel across
+// tasks; every method may be called from any goroutine. Journal has no state
+// and works inside the caller's transaction.
+//
+// Durable: a command is in the journal before anything else happens to it; the
+// exact bytes of an effect are recorded before the task sees them, and applied
+// again, unchanged, when a crash hides whether it did. Their store command ID
+// makes the second time harmless.
+//
+// Buckets of host.db, integers big-endian:
+//
+//	journal.history  sequence (8) -> transition, with the SHA-256 of the transition before it
+//	journal.entry    principal (32) kind 0 id -> entry
+//	journal.task     task -> bucket of sequence (8) -> row: the undecided commands in arrival order
+//	journal.of       task 0 sequence (8) -> entry key: all entries of a task
+//	journal.lease    task -> device (32), expiry (8)
+//	journal.count    't' task or 'd' device -> undecided entries (4)
+//	journal.pruned   first 16 bytes of SHA-256 of an entry key -> empty
+//	journal.meta     format, head, checkpoint, restored
+//
+// The head holds the last sequence, its hash, the last journalled time and the
+// counts. Pruning moves the checkpoint, the sequence and hash from which the
+// rest of the chain verifies. Entries, transitions and rows are
+// length-prefixed, begin with a format byte, and have one encoding each.
+//
+// What is not here: who may send, sealing, the text of receipts, and the task.
 package commands
 
 import (
 	"context"
-	"errors"
 
 	"go.etcd.io/bbolt"
 
@@ -60,7 +91,8 @@ type Entry struct {
 	Text       string // current text (differs from Command.Text after an edit)
 	Edited     bool
 	Priority   bool  // runs ahead of queued ones
-	Position   int64 // order among held ones of the task: ascending; arrival order until reordered
+	Exact      bool  // sent as the exact-revision variant: the task must stand at Command.BasedOn when first decided
+	Position   int64 // order among held ones of the task: ascending; arrival order until reordered; 0: never held
 	State      State
 	Then       State // StateHeld: after the recorded effect (an emulated stop) the entry is held with priority
 	Outcome    Outcome
@@ -133,17 +165,6 @@ type Applied struct {
 	Revision int64
 	Refused  string
 }
-
-var (
-	// ErrConflict is returned when a known key arrives with other content.
-	ErrConflict = errors.New("command id was used for something else")
-	// ErrPruned is returned when a command was decided and pruned: it answers expired.
-	ErrPruned = errors.New("command was decided before the journal's retention")
-	// ErrFull is returned when the journal takes no further undecided entry of this task or device.
-	ErrFull = errors.New("too many undecided commands")
-	// ErrChain is returned when the history is not what was written.
-	ErrChain = errors.New("journal history does not match its chain")
-)
 
 // Standing reports whether the sender still holds operate under the same grant and epoch.
 type Standing func(tx *bbolt.Tx, s Sender, now int64) bool
