@@ -1,9 +1,7 @@
-// Package owner keeps tasks and is the only code that executes anything.
 package owner
 
 import (
 	"encoding/json"
-	"errors"
 
 	"holdfast/sandbox"
 )
@@ -242,28 +240,6 @@ type Event struct {
 	Archived     *Archived         `json:"archived,omitempty"`
 	Restored     bool              `json:"restored,omitempty"`
 }
-
-// Error is a definite refusal of the store: nothing happened. Code is one of
-// the public words: invalid_command, unsupported_schema, command_conflict,
-// revision_mismatch, not_found, invalid_transition, limit_exceeded,
-// unsafe_path, store_busy, workspace_busy, not_enforceable.
-type Error struct {
-	Code   string
-	Detail string
-}
-
-func (e *Error) Error() string { return e.Code + ": " + e.Detail }
-
-var (
-	// ErrCorrupt is returned when a file is not what was written; the store stops.
-	ErrCorrupt = errors.New("task store is damaged; run holdfast check")
-	// ErrNewer is returned for a store made by a newer holdfast.
-	ErrNewer = errors.New("task store was made by a newer holdfast")
-	// ErrUnsafe is returned for a link, a foreign owner or open permissions in the store.
-	ErrUnsafe = errors.New("task store has unsafe files")
-	// ErrReopen is returned after a failed write whose outcome is not known.
-	ErrReopen = errors.New("a write to the task store failed; it must be reopened")
-)
 
 // Grant is a decoded execution grant of either schema.
 type Grant struct {

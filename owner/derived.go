@@ -1,0 +1,135 @@
+package owner
+
+import (
+	"encoding/json"
+	"slices"
+	"unicode/utf8"
+)
+
+// EffectivePrompt is the newest instruction of the current turn: the later of
+// the last correction and the last follow-up, else the intent's prompt.
+func (t *Task) EffectivePrompt() string {
+	prompt, at := t.Intent.Prompt, int64(0)
+	if n := len(t.FollowUps); n > 0 {
+		prompt, at = t.FollowUps[n-1].Prompt, t.FollowUps[n-1].Revision
+	}
+	if n := len(t.Corrections); n > 0 && t.Corrections[n-1].Revision > at {
+		prompt = t.Corrections[n-1].Prompt
+	}
+	return prompt
+}
+
+// Ended reports whether nothing of the task can still be running: finished or
+// cancelled, and no run or one whose process group is proven gone.
+func (t *Task) Ended() bool {
+	return (t.Status == Finished || t.Status == Cancelled) &&
+		(t.Run == nil || t.Run.Result != nil && t.Run.Result.GroupClear)
+}
+
+// Pending is "question", "approval" or "": what the last turn ended by asking.
+// Any follow-up clears it, because the current turn then has no run.
+func (t *Task) Pending() string {
+	if t.Status != Finished || t.Run == nil || t.Run.Result == nil {
+		return ""
+	}
+	switch t.Run.Result.Ending {
+	case EndingAskedQuestion:
+		return "question"
+	case EndingAskedApproval:
+		return "approval"
+	}
+	return ""
+}
+
+// Summary is the pure mapping to the activity summary's phase, headline and
+// attention; the first rule that matches wins. The headline is not yet
+// redacted nor cut: that is the publisher's, with the summary's other bounds.
+func (t *Task) Summary() (phase, headline, attention string) {
+	if t.Run != nil && t.Run.Result != nil && t.Run.Result.Ending == EndingOwnerEnded {
+		return "cancelled", "Coder's process ended unexpectedly", "none"
+	}
+	switch t.Pending() {
+	case "question":
+		return "waiting", "Coder asked a question", "input"
+	case "approval":
+		return "waiting", "Coder asked for approval", "approval"
+	}
+	switch {
+	case t.NotStarted != "":
+		return "cancelled", "Couldn't start: " + t.NotStarted, "none"
+	case t.Status == Queued:
+		return "queued", "Task queued", "none"
+	case t.Status == Running || t.Status == CancelRequested:
+		return "running", "Task running", "none"
+	case t.Status == Cancelled || t.Status == Finished && t.Execution == ExecStopped:
+		return "cancelled", "Task cancelled", "none"
+	case t.Status == Finished && t.Execution == ExecFailed:
+		return "failed", "Task failed", "failed"
+	case t.Status == Finished:
+		return "completed", "Task finished", "completed"
+	}
+	return "unknown", "Task status unknown", "none"
+}
+
+// clone is a copy that shares nothing writable with t.
+func (t *Task) clone() Task {
+	n := *t
+	n.Corrections = slices.Clone(t.Corrections)
+	n.FollowUps = slices.Clone(t.FollowUps)
+	n.Earlier = make([]Run, len(t.Earlier))
+	for i := range t.Earlier {
+		n.Earlier[i] = *t.Earlier[i].clone()
+	}
+	if t.Run != nil {
+		n.Run = t.Run.clone()
+	}
+	if t.Worktree != nil {
+		w := *t.Worktree
+		n.Worktree = &w
+	}
+	if t.Archived != nil {
+		a := *t.Archived
+		n.Archived = &a
+	}
+	if m := t.Intent.Configuration.Model; m != nil {
+		c := *m
+		n.Intent.Configuration.Model = &c
+	}
+	return n
+}
+
+func (r *Run) clone() *Run {
+	n := *r
+	n.Admission.Network = slices.Clone(r.Admission.Network)
+	if r.Process != nil {
+		p := *r.Process
+		n.Process = &p
+	}
+	if r.Result != nil {
+		n.Result = r.Result.clone()
+	}
+	return &n
+}
+
+func (r *Result) clone() *Result {
+	n := *r
+	if r.ExitCode != nil {
+		c := *r.ExitCode
+		n.ExitCode = &c
+	}
+	n.Confinement = slices.Clone(r.Confinement)
+	n.Cleanup = slices.Clone(r.Cleanup)
+	return &n
+}
+
+// document reports whether raw is one JSON value within maxDocument bytes.
+func document(raw json.RawMessage, required bool) bool {
+	if len(raw) == 0 {
+		return !required
+	}
+	return len(raw) <= maxDocument && json.Valid(raw)
+}
+
+// replyText reports whether a reply can be kept as it is. Control characters
+// are allowed: it is what the program said, and shown as data.
+func replyText(s string) bool { return len(s) <= maxReply && utf8.ValidString(s) }
