@@ -65,7 +65,7 @@ func Open(v Verified, key SecretKey) (Opened, error) {
 	if int64(ev.CreatedAt) != a.IssuedAt {
 		return Opened{}, fault(Malformed, layerEnvelope, "issued_at is not the event's created_at")
 	}
-	if err := checkInline(a); err != nil {
+	if err := checkTimes(a); err != nil {
 		return Opened{}, err
 	}
 	return Opened{
@@ -90,7 +90,12 @@ func seal(key SecretKey, to PubKey, mailbox Mailbox, a Artifact, nonce []byte, a
 	if !ValidID(string(mailbox)) {
 		return nil, fault(Malformed, layerEnvelope, "the mailbox is not 64 lowercase hex")
 	}
-	if err := checkInline(a); err != nil {
+	if body, err := canonical(a.Inline, maxBody, true); err != nil {
+		return nil, err
+	} else if !bytes.Equal(body, a.Inline) {
+		return nil, fault(Malformed, layerEnvelope, "inline is not canonical")
+	}
+	if err := checkTimes(a); err != nil {
 		return nil, err
 	}
 	plain, err := encodeEnvelope(a)
@@ -184,16 +189,12 @@ func parseEnvelope(plain []byte) (Artifact, Digest, error) {
 	return a, digest, nil
 }
 
-// checkInline holds the body against its envelope: canonical, of the named
-// schema, with the same times. A presence is issued when observed and a summary
-// when updated, and neither says when it ends; every other body repeats both.
-func checkInline(a Artifact) error {
-	body, err := canonical(a.Inline, maxBody, true)
-	if err != nil {
-		return err
-	}
+// checkTimes holds a canonical body against its envelope: of the named schema,
+// with the same times. A presence is issued when observed and a summary when
+// updated, and neither says when it ends; every other body repeats both.
+func checkTimes(a Artifact) error {
 	r := &reader{layer: layerEnvelope}
-	o := r.object("inline", body)
+	o := r.object("inline", a.Inline)
 	schema := o.text("v")
 	issued, expires := "issued_at", a.RetainUntil
 	switch a.Schema {
@@ -209,7 +210,6 @@ func checkInline(a Artifact) error {
 		return r.err
 	}
 	check := &validator{layer: layerEnvelope}
-	check.must(bytes.Equal(body, a.Inline), Malformed, "inline is not canonical")
 	check.must(schema == a.Schema, Malformed, "the schema is not that of inline")
 	check.must(at == a.IssuedAt, Malformed, "the body was issued at another time than the envelope")
 	check.must(expires == a.RetainUntil, Malformed, "the body ends at another time than the envelope")

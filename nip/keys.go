@@ -16,15 +16,32 @@ const redacted = "secret key (redacted)"
 
 // SecretKey is a secp256k1 secret. Every way of printing it, text and JSON
 // included, gives a fixed word; only Hex gives the secret. The zero value is no
-// key and refuses to sign.
-type SecretKey struct{ b [32]byte }
+// key and refuses to sign. Copies share one secret: compare keys by Public.
+//
+// The bytes lie behind two pointers because fmt does not call the methods of an
+// unexported field: a key inside somebody's struct then prints as an address.
+// One pointer would not do, fmt follows it under a verb that does not fit.
+type SecretKey struct{ p **[32]byte }
+
+func newSecret() (SecretKey, *[32]byte) {
+	b := new([32]byte)
+	return SecretKey{&b}, b
+}
+
+// secret is the bytes themselves, nil for the zero key.
+func (k SecretKey) secret() *[32]byte {
+	if k.p == nil {
+		return nil
+	}
+	return *k.p
+}
 
 // GenerateSecretKey reads 32 bytes from r, which must be crypto/rand or as good.
 // The few values that are no scalar of the curve are read over.
 func GenerateSecretKey(r io.Reader) (SecretKey, error) {
 	for range 8 {
-		var k SecretKey
-		if _, err := io.ReadFull(r, k.b[:]); err != nil {
+		k, b := newSecret()
+		if _, err := io.ReadFull(r, b[:]); err != nil {
 			return SecretKey{}, fmt.Errorf("read random bytes for a key: %w", err)
 		}
 		if k.valid() {
@@ -37,29 +54,44 @@ func GenerateSecretKey(r io.Reader) (SecretKey, error) {
 // ParseSecretKey takes 64 lowercase hex of a scalar from 1 to the curve's order
 // less one. Its error never holds the input.
 func ParseSecretKey(s string) (SecretKey, error) {
-	var k SecretKey
 	if !ValidID(s) {
-		return k, errors.New("a secret key is 64 lowercase hex characters")
+		return SecretKey{}, errors.New("a secret key is 64 lowercase hex characters")
 	}
-	if _, err := hex.Decode(k.b[:], []byte(s)); err != nil || !k.valid() {
+	k, b := newSecret()
+	if _, err := hex.Decode(b[:], []byte(s)); err != nil || !k.valid() {
 		return SecretKey{}, errors.New("not a secret key of the curve")
 	}
 	return k, nil
 }
 
 func (k SecretKey) valid() bool {
+	b := k.secret()
+	if b == nil {
+		return false
+	}
 	var s btcec.ModNScalar
-	overflow := s.SetBytes(&k.b)
+	overflow := s.SetBytes(b)
 	ok := overflow == 0 && !s.IsZero()
 	s.Zero()
 	return ok
 }
 
-// Hex gives the secret itself, for the key file.
-func (k SecretKey) Hex() string { return hex.EncodeToString(k.b[:]) }
+// Hex gives the secret itself, for the key file. The zero key gives "".
+func (k SecretKey) Hex() string {
+	b := k.secret()
+	if b == nil {
+		return ""
+	}
+	return hex.EncodeToString(b[:])
+}
 
-// Wipe overwrites this copy of the key with zeros.
-func (k *SecretKey) Wipe() { clear(k.b[:]) }
+// Wipe overwrites the secret, of every copy of k; nobody may be using it. Text
+// that Hex gave out stays.
+func (k SecretKey) Wipe() {
+	if b := k.secret(); b != nil {
+		clear(b[:])
+	}
+}
 
 func (k SecretKey) String() string { return redacted }
 
@@ -74,7 +106,7 @@ func (k SecretKey) Public() PubKey {
 	if !k.valid() {
 		return ""
 	}
-	priv, pub := btcec.PrivKeyFromBytes(k.b[:])
+	priv, pub := btcec.PrivKeyFromBytes(k.secret()[:])
 	priv.Zero()
 	return PubKey(hex.EncodeToString(schnorr.SerializePubKey(pub)))
 }
@@ -101,7 +133,7 @@ func (k SecretKey) sign(ev *Event, aux [32]byte) error {
 		return err
 	}
 	id := eventHash(&signed)
-	priv, _ := btcec.PrivKeyFromBytes(k.b[:])
+	priv, _ := btcec.PrivKeyFromBytes(k.secret()[:])
 	defer priv.Zero()
 	sig, err := schnorr.Sign(priv, id[:], schnorr.CustomNonce(aux))
 	if err != nil {
