@@ -1,0 +1,186 @@
+package owner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"holdfast/internal/atomicfile"
+	"holdfast/internal/procid"
+	"holdfast/sandbox"
+)
+
+// Execute is the execution owner's hop of the data path: owner/apply.go has recorded what was asked; from here the
+// turn goes to sandbox/start.go, and what is observed comes back to owner/evidence.go.
+//
+// It owns one turn of one task in this process, by one execution grant, from before admission to after the result:
+//
+//  1. take owner.lock (30 s, else store_busy); the task is queued without a run, and the grant names its intent and
+//     revision, or nothing happens at all;
+//  2. find the place (worktree.go), the program and its digest, the commit, the secrets; what is missing here ends the
+//     turn as not started, with a cause that names no path;
+//  3. `admitted` durable: from here on the turn has a run, and ends with a result or is settled;
+//  4. the transcript: prompt, consumed corrections, admission; then the sandbox, its program held at a gate;
+//  5. under the task's lock: no cancel was asked, the program is still the pinned one, `effect_intent` durable,
+//     `spawned` durable. A cancel acknowledged before this is followed by no effect; one after it stops the program;
+//  6. the gate opens. A crash before it means that nothing ran: the program's first process dies with its owner;
+//  7. evidence, then `result` durable.
+//
+// The end of ctx stops the turn politely and still records it. A refusal is an *Error: of step 1 with nothing
+// written, of step 2 with the turn ended (a cause is in the returned task). A turn that was admitted returns no error
+// once its result is on disk, however it ended; after any other error what was recorded stands, and Settle ends it.
+func Execute(ctx context.Context, s *Store, id TaskID, grantBytes []byte) (Task, error) {
+	return execute(ctx, s, id, grantBytes, realParts())
+}
+
+// ownerWait is how long an owner waits for the one before it to leave.
+const ownerWait = 30 * time.Second
+
+// parts are what an execution takes from outside: clock, disk, and in tests a place to die.
+type parts struct {
+	now   func() time.Time
+	wait  patience
+	fs    atomicfile.FS
+	fault func(point string) // called where tests kill owners; does nothing in the product
+}
+
+func realParts() parts {
+	return parts{now: time.Now, wait: patience{sleep: sleepFor}, fs: atomicfile.OS, fault: func(string) {}}
+}
+
+// execution is one owned turn. One goroutine has it.
+type execution struct {
+	parts
+	store *Store
+	id    TaskID
+	grant Grant
+	epoch Epoch // of the run, 1 from admission on
+	turn  int   // known from admission on
+}
+
+func execute(ctx context.Context, s *Store, id TaskID, grantBytes []byte, p parts) (Task, error) {
+	g, err := ParseGrant(grantBytes)
+	if err != nil {
+		return Task{}, err
+	}
+	if g.TaskID != id {
+		return Task{}, refuse("invalid_command", "the execution grant is for another task")
+	}
+	own, err := s.Own(ctx, id, ownerWait)
+	if err != nil {
+		return Task{}, err
+	}
+	defer own.Release()
+	e := &execution{parts: p, store: s, id: id, grant: g, epoch: 1}
+	t, a, err := e.admit(ctx, grantBytes)
+	if err != nil {
+		return t, err
+	}
+	e.fault("admitted")
+	// The end of ctx is a wish to stop; what happened must still get on disk.
+	return e.run(ctx, context.WithoutCancel(ctx), a)
+}
+
+// run takes an admitted turn to its result.
+func (e *execution) run(ctx, keep context.Context, a *admittedTurn) (Task, error) {
+	e.turn = a.task.Run.Turn
+	tr, err := e.openTranscript(keep, a)
+	if err != nil {
+		return e.refused(keep, tr, true, err)
+	}
+	p, err := sandbox.Start(a.spec)
+	if err != nil {
+		return e.refused(keep, tr, true, err) // nothing ran and nothing is left
+	}
+	verdict, err := e.dispatch(ctx, keep, a, p)
+	if verdict == dispatched {
+		return e.finish(keep, tr, e.collect(ctx, keep, p, tr))
+	}
+	p.Stop()
+	clear := p.Wait().Cleanup.Confirmed // behind its gate nothing of the program ever ran
+	switch verdict {
+	case cancelled:
+		return e.cancelledBefore(keep, tr, clear)
+	case drifted:
+		return e.refused(keep, tr, clear, err)
+	}
+	tr.close()
+	return Task{}, err
+}
+
+// verdict is what became of a dispatch.
+type verdict uint8
+
+const (
+	undecided  verdict = iota // an error: what is on disk stands
+	dispatched                // spawned is durable, the gate is open
+	cancelled                 // a cancel came first
+	drifted                   // a pin no longer holds
+)
+
+// dispatch makes the effect happen at most once and only if it is still wanted. On a full disk the lock is given back
+// between tries, so that a cancel can come through; each try starts from what the log says by then.
+func (e *execution) dispatch(ctx, keep context.Context, a *admittedTurn, p *sandbox.Process) (v verdict, err error) {
+	err = e.wait.do(keep, func() error { v, err = e.tryDispatch(ctx, keep, a, p); return err })
+	if err != nil || v != dispatched {
+		return v, err
+	}
+	// `spawned` is durable and the lock is free. A crash now leaves a dead gate; Settle proves the group gone.
+	// A refused release means that the sandbox has ended by itself, and its result says how.
+	if p.Release() == nil {
+		e.fault("released")
+	}
+	return dispatched, nil
+}
+
+func (e *execution) tryDispatch(ctx, keep context.Context, a *admittedTurn, p *sandbox.Process) (verdict, error) {
+	l, err := e.store.Lock(keep, e.id)
+	if err != nil {
+		return undecided, err
+	}
+	defer l.Unlock()
+	t := l.Task()
+	switch {
+	case t.Run == nil || t.Run.Epoch != e.epoch || t.Run.Result != nil:
+		return undecided, refuse("invalid_transition", "another process took this run over")
+	case t.Status != Running || ctx.Err() != nil:
+		return cancelled, nil
+	}
+	if again, err := pinProgram(a.program.path); err != nil || again != a.program {
+		return drifted, errors.New("the program changed between admission and dispatch")
+	}
+	if t.Run.EffectID == "" {
+		intent := EffectID(e.id, t.Turn())
+		// A crash after this and before `spawned`: the program is behind the gate and dies with this process.
+		if _, err := l.Append(e.epoch, Event{EffectIntent: &intent}); err != nil {
+			return undecided, err
+		}
+	}
+	e.fault("intent")
+	if t.Run.Process == nil {
+		id := p.Identity()
+		// The child's first instruction comes only after this is on disk, so a run that may have had an effect
+		// always names the group to look for.
+		if _, err := l.Append(e.epoch, Event{Spawned: &id}); err != nil {
+			return undecided, err
+		}
+	}
+	e.fault("spawned")
+	return dispatched, nil
+}
+
+// append writes one owner event, waiting for room on a full disk.
+func (e *execution) append(ctx context.Context, ev Event) (t Task, err error) {
+	err = e.wait.do(ctx, func() error { t, err = e.store.Append(ctx, e.id, e.epoch, ev); return err })
+	return t, err
+}
+
+// self is this process as the log names it.
+func self() (sandbox.Identity, error) {
+	id, err := procid.Self()
+	if err != nil {
+		return sandbox.Identity{}, fmt.Errorf("name the owner process: %w", err)
+	}
+	return sandbox.Identity{PID: id.PID, StartTime: id.StartTime, BootID: id.BootID}, nil
+}
