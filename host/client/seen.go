@@ -18,8 +18,8 @@ const maxSeen = 4096
 type verdict int
 
 const (
-	stale  verdict = iota // lower, or the same again
-	newer                 // higher: keep and show
+	stale verdict = iota // lower, or the same again
+	newer                // higher: keep and show
 	clash                // the same sequence with other content
 )
 
