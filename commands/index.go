@@ -168,6 +168,22 @@ func inLine(e Entry) bool {
 	return e.State == StateHeld || e.State == StateReceived && e.Priority
 }
 
+// Queued returns up to limit held messages without priority in run order, and
+// how many there are.
+func (j Journal) Queued(tx *bbolt.Tx, task nip.TaskID, limit int) ([]Entry, int, error) {
+	rows, err := j.rows(tx, task)
+	if err != nil {
+		return nil, 0, err
+	}
+	held := RunOrder(rows)
+	for len(held) > 0 && held[0].Priority {
+		held = held[1:]
+	}
+	total := len(held)
+	held, err = j.load(tx, held[:min(limit, total)])
+	return held, total, err
+}
+
 // RunOrder selects the held ones of entries and sorts them as they will run.
 func RunOrder(entries []Entry) []Entry {
 	var held []Entry

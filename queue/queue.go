@@ -170,10 +170,7 @@ func (q *queue) one(edit nip.QueueEdit) (nip.Code, error) {
 	if e.State != commands.StateHeld {
 		return nip.Conflict, nil
 	}
-	switch edit.Action {
-	case "remove": // always possible, also for a message at its step limit
-		e.State, e.Outcome = commands.StateDone, commands.OutcomeRemoved
-	case "send_now":
+	if edit.Action == "send_now" {
 		if !q.view.Steering.Emulate {
 			return nip.Unsupported, nil
 		}
@@ -182,11 +179,11 @@ func (q *queue) one(edit nip.QueueEdit) (nip.Code, error) {
 		}
 		// The evaluation that follows decides it as an emulated steer.
 		e.State, e.Priority = commands.StateReceived, true
-		fallthrough
-	default:
-		if len(e.History) >= StepLimit {
-			return nip.Bounds, nil
-		}
+	}
+	if edit.Action == "remove" { // always possible, also for a message at its step limit
+		e.State, e.Outcome = commands.StateDone, commands.OutcomeRemoved
+	} else if len(e.History) >= StepLimit {
+		return nip.Bounds, nil
 	}
 	_, err = q.journal.Change(q.tx, e, what, q.now)
 	return "", err
@@ -195,11 +192,11 @@ func (q *queue) one(edit nip.QueueEdit) (nip.Code, error) {
 // reorder gives the queued messages' places to them in the asked order. The
 // places themselves stay, so that later messages still come behind.
 func (q *queue) reorder(order []nip.CommandID) (nip.Code, error) {
-	held, err := q.queued()
+	held, total, err := q.journal.Queued(q.tx, q.task, ListLimit)
 	if err != nil {
 		return "", err
 	}
-	if len(held) != len(order) {
+	if total != len(order) {
 		return nip.Conflict, nil
 	}
 	byID := make(map[nip.CommandID]commands.Entry, len(held))
@@ -226,26 +223,6 @@ func (q *queue) reorder(order []nip.CommandID) (nip.Code, error) {
 		}
 	}
 	return "", nil
-}
-
-// queued returns the held messages without priority in run order, nil when
-// there are more than one reorder can name.
-func (q *queue) queued() ([]commands.Entry, error) {
-	_, total, err := q.journal.Held(q.tx, q.task, 0)
-	if err != nil {
-		return nil, err
-	}
-	held, _, err := q.journal.Held(q.tx, q.task, total)
-	if err != nil {
-		return nil, err
-	}
-	for len(held) > 0 && held[0].Priority {
-		held = held[1:]
-	}
-	if len(held) > ListLimit {
-		return nil, nil
-	}
-	return held, nil
 }
 
 // state is the queue as the asker may see it: the first ListLimit messages in
