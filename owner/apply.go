@@ -163,8 +163,7 @@ func (s *Store) lockIn(ctx context.Context, d *saferead.Dir, id TaskID) (*Locked
 	}
 	l := &Locked{s: s, id: id, d: d, lock: lock, e: s.entryOf(dirName(id))}
 	l.f, err = s.openLog(d, os.O_RDWR)
-	var refusal *Error
-	if errors.As(err, &refusal) {
+	if refused(err) {
 		return l, nil // a submit is about to make it
 	}
 	if err == nil {

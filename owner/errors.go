@@ -39,3 +39,9 @@ func refuse(code, format string, args ...any) *Error {
 func corrupt(format string, args ...any) error {
 	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), ErrCorrupt)
 }
+
+// refused reports whether err is a definite refusal.
+func refused(err error) bool {
+	var refusal *Error
+	return errors.As(err, &refusal)
+}

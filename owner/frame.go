@@ -32,9 +32,9 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// errTorn is the end of what was written whole: a frame cut short, or the run
+// errCutShort is the end of what was written whole: a frame cut short, or the run
 // of zeros that a file system leaves where the size reached the disk before the data.
-var errTorn = errors.New("torn tail")
+var errCutShort = errors.New("torn tail")
 
 type frame struct {
 	kind    byte
@@ -102,14 +102,14 @@ func appendFrame(b []byte, kind byte, previous [sha256.Size]byte, payload []byte
 }
 
 // readFrame reads the frame that follows previous; left is how many bytes the
-// file holds from here. io.EOF is the regular end, errTorn an unfinished one,
+// file holds from here. io.EOF is the regular end, errCutShort an unfinished one,
 // ErrCorrupt a frame that is whole and wrong.
 func readFrame(r io.Reader, left int64, previous [sha256.Size]byte) (frame, error) {
 	if left == 0 {
 		return frame{}, io.EOF
 	}
 	if left < frameHead {
-		return frame{}, errTorn
+		return frame{}, errCutShort
 	}
 	var head [frameHead]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -127,7 +127,7 @@ func readFrame(r io.Reader, left int64, previous [sha256.Size]byte) (frame, erro
 		return frame{}, corrupt("frame does not follow the one before it")
 	}
 	if left < frameHead+n+frameTail {
-		return frame{}, errTorn
+		return frame{}, errCutShort
 	}
 	b := make([]byte, frameHead+n+frameTail)
 	copy(b, head[:])
@@ -152,12 +152,12 @@ func readFrame(r io.Reader, left int64, previous [sha256.Size]byte) (frame, erro
 // writer cuts one off before it appends.
 func torn(err error) error {
 	if err == io.EOF || err == io.ErrUnexpectedEOF {
-		return errTorn
+		return errCutShort
 	}
 	return err
 }
 
-// zeros reports errTorn where the rest of the file is zero.
+// zeros reports errCutShort where the rest of the file is zero.
 func zeros(r io.Reader, left int64) error {
 	if left > maxFrame {
 		return corrupt("a long run of zeros")
@@ -169,5 +169,5 @@ func zeros(r io.Reader, left int64) error {
 	if len(bytes.Trim(b, "\x00")) != 0 {
 		return corrupt("frame without a length")
 	}
-	return errTorn
+	return errCutShort
 }

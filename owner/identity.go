@@ -77,10 +77,10 @@ func (i identity) encode() []byte {
 	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
 }
 
-// decodeIdentity reads the record at the start of b; errTorn where b ends in it.
+// decodeIdentity reads the record at the start of b; errCutShort where b ends in it.
 func decodeIdentity(b []byte) (identity, int, error) {
 	if len(b) < 2 {
-		return identity{}, 0, errTorn
+		return identity{}, 0, errCutShort
 	}
 	n := int(binary.BigEndian.Uint16(b))
 	if n == 0 {
@@ -89,13 +89,13 @@ func decodeIdentity(b []byte) (identity, int, error) {
 				return identity{}, 0, corrupt("identity without a length")
 			}
 		}
-		return identity{}, 0, errTorn
+		return identity{}, 0, errCutShort
 	}
 	if n > maxIdent {
 		return identity{}, 0, corrupt("identity of %d bytes", n)
 	}
 	if len(b) < 2+n+4 {
-		return identity{}, 0, errTorn
+		return identity{}, 0, errCutShort
 	}
 	if crc32.Checksum(b[:2+n], castagnoli) != binary.BigEndian.Uint32(b[2+n:]) {
 		return identity{}, 0, corrupt("identity checksum")
@@ -132,7 +132,7 @@ func decodeShard(b []byte, from int64, each func(identity)) (int64, error) {
 	}
 	for len(b) > 0 {
 		i, n, err := decodeIdentity(b)
-		if err == errTorn {
+		if err == errCutShort {
 			return end, nil
 		}
 		if err != nil {

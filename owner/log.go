@@ -163,8 +163,7 @@ func (s *Store) read(id TaskID, fn func(*state) error) error {
 
 // describe names the log in a fault; a refusal stays as it is.
 func describe(d *saferead.Dir, err error) error {
-	var refusal *Error
-	if errors.As(err, &refusal) {
+	if refused(err) {
 		return err
 	}
 	return fmt.Errorf("%s: %w", filepath.Join(d.Path(), logName), err)
@@ -193,8 +192,7 @@ func (s *Store) List() ([]TaskID, error) {
 			continue // the marker and what an interrupted write left
 		}
 		id, err := s.nameOf(dir)
-		var refusal *Error
-		if errors.As(err, &refusal) {
+		if refused(err) {
 			continue // a submit that never committed
 		}
 		if err != nil {

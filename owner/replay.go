@@ -44,7 +44,7 @@ func (s *state) follow(r io.ReaderAt, size int64, each func(frame)) (tornTail bo
 		if err == io.EOF {
 			return false, nil
 		}
-		if errors.Is(err, errTorn) {
+		if errors.Is(err, errCutShort) {
 			return true, nil
 		}
 		if err != nil {

@@ -1,5 +1,22 @@
 package owner
 
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// Bounds of one read.
+const (
+	maxPage     = 200     // steps
+	maxPageData = 8 << 20 // bytes of steps; a page ends early rather than exceed it
+	maxOriginal = 1 << 20 // bytes of one Original
+)
+
 // View is one bounded read of a task and its current transcript.
 type View struct {
 	Task       Task
@@ -11,21 +28,21 @@ type View struct {
 	Steps      []ViewStep
 	Faults     []ViewFault
 	MoreFaults bool
-	Next       *ViewCursor
+	Next       *ViewCursor // nil without a run; where nothing is left, what to poll with
 	More       bool
 }
 
 // ViewStep is one transcript step.
 type ViewStep struct {
-	Index  int
-	JSON   []byte // nil where it is longer than the caller's step limit
+	Index  int    // among the steps that could be read, from 0
+	JSON   []byte // the step's line without its newline; nil where it is longer than the caller's step limit
 	Bytes  int64
-	Offset int64
+	Offset int64 // in the transcript
 }
 
 // ViewFault is one damaged line.
 type ViewFault struct {
-	Line int
+	Line int // from 1
 	Kind string
 }
 
@@ -36,4 +53,177 @@ type ViewCursor struct {
 	TraceFile    string `json:"trace_file"`
 	NextStep     int    `json:"next_step"`
 	PrefixDigest Digest `json:"prefix_digest"`
+}
+
+var errStale = refuse("revision_mismatch", "stale cursor: what was delivered is not what is there; read from the start")
+
+// View reads a page of at most limit steps (1 to 200) from c on, taking no
+// lock. Steps longer than stepLimit bytes come without their JSON. *Error
+// revision_mismatch ("stale cursor") when the turn or the delivered prefix
+// changed; appending to a transcript makes no cursor stale.
+func (s *Store) View(id TaskID, limit int, stepLimit int, c *ViewCursor) (View, error) {
+	if limit < 1 || limit > maxPage || stepLimit < 0 {
+		return View{}, refuse("limit_exceeded", "a page has 1 to %d steps", maxPage)
+	}
+	t, err := s.Get(id)
+	if err != nil {
+		return View{}, err
+	}
+	v := View{Task: t, Evidence: "not_started", Steps: []ViewStep{}, Faults: []ViewFault{}}
+	if t.Run == nil {
+		if c != nil {
+			return View{}, errStale
+		}
+		return v, nil
+	}
+	turn := t.Run.Turn
+	v.Trace = TraceName(turn)
+	if c != nil && (c.TaskID != t.ID || c.IntentDigest != t.IntentDigest || c.TraceFile != v.Trace || c.NextStep < 0) {
+		return View{}, errStale
+	}
+	sc := &traceScan{base: chainBase(t.ID, t.IntentDigest, v.Trace)} // of a transcript that cannot be read
+	f, err := s.openTrace(&t, turn)
+	if err == nil {
+		defer f.Close()
+		var read *traceScan
+		if read, err = s.scanTrace(f, &t, turn); err == nil {
+			sc = read
+			v.Digest, v.Bytes, v.TotalSteps = sc.digest, sc.size, len(sc.steps)
+			v.Faults, v.MoreFaults = append(v.Faults, sc.faults...), sc.more
+		}
+	}
+	v.Evidence = evidenceOf(&t, sc, err)
+	from := 0
+	if c != nil {
+		from = c.NextStep
+		if from > len(sc.steps) || c.PrefixDigest != sc.at(from) {
+			return View{}, errStale
+		}
+	}
+	if err := v.fill(f, sc, from, limit, stepLimit); err != nil {
+		return View{}, err
+	}
+	next := from + len(v.Steps)
+	v.More = next < len(sc.steps)
+	v.Next = &ViewCursor{t.ID, t.IntentDigest, v.Trace, next, sc.at(next)}
+	return v, nil
+}
+
+// fill reads the page's steps, and each against the chain: what is delivered
+// is what the prefix digest binds.
+func (v *View) fill(f *os.File, sc *traceScan, from, limit, stepLimit int) error {
+	room := maxPageData
+	for i := from; i < len(sc.steps) && len(v.Steps) < limit; i++ {
+		ref := sc.steps[i]
+		step := ViewStep{Index: i, Bytes: int64(ref.length), Offset: ref.offset}
+		if ref.length <= stepLimit {
+			if ref.length > room && len(v.Steps) > 0 {
+				break
+			}
+			room -= ref.length
+			before := sc.base
+			if i > 0 {
+				before = sc.steps[i-1].chain
+			}
+			step.JSON = make([]byte, ref.length)
+			if _, err := f.ReadAt(step.JSON, ref.offset); err != nil && err != io.EOF {
+				return fmt.Errorf("read transcript: %w", err)
+			}
+			if chainNext(before, step.JSON) != ref.chain {
+				return errStale // changed since it was scanned
+			}
+		}
+		v.Steps = append(v.Steps, step)
+	}
+	return nil
+}
+
+// evidenceOf is the first that holds, in this order.
+func evidenceOf(t *Task, sc *traceScan, err error) string {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "missing"
+	case errors.Is(err, ErrUnsafe):
+		return "unavailable_or_unsafe"
+	case errors.Is(err, errOversized):
+		return "oversized"
+	case err != nil:
+		return "unreadable"
+	case !sc.session:
+		return "malformed"
+	case t.Run.Result != nil && t.Run.Result.TraceDigest != sc.digest:
+		return "digest_mismatch"
+	case len(sc.faults) > 0:
+		return "damaged"
+	case !sc.ended:
+		return "incomplete"
+	case t.Run.Result != nil:
+		return "sealed"
+	}
+	return "unsealed"
+}
+
+// openTrace opens a turn's transcript; fs.ErrNotExist without it, ErrUnsafe.
+func (s *Store) openTrace(t *Task, turn int) (*os.File, error) {
+	d, err := s.tasks.OpenDir(dirName(t.ID))
+	if err != nil {
+		return nil, classify(err)
+	}
+	defer d.Close()
+	f, err := d.Open(TraceName(turn), os.O_RDONLY)
+	return f, classify(err)
+}
+
+// Original reads at most limit bytes (1 to 1 MiB) from offset on of "task",
+// the whole prompt of the current turn, or of "trace:<turn>", a turn's
+// transcript. total and digest are of the whole; a caller that reads on
+// compares the digest. *Error not_found, invalid_command, limit_exceeded.
+func (s *Store) Original(id TaskID, source string, offset int64, limit int) (data []byte, total int64, digest Digest, err error) {
+	if offset < 0 || limit < 1 || limit > maxOriginal {
+		return nil, 0, "", refuse("limit_exceeded", "a read has 1 to %d bytes from offset 0 or later", maxOriginal)
+	}
+	t, err := s.Get(id)
+	if err != nil {
+		return nil, 0, "", err
+	}
+	if source == "task" {
+		prompt := []byte(t.EffectivePrompt())
+		total = int64(len(prompt))
+		if offset > total {
+			return nil, 0, "", refuse("limit_exceeded", "the prompt has %d bytes", total)
+		}
+		return prompt[offset:min(total, offset+int64(limit))], total, DigestOf(prompt), nil
+	}
+	word, ok := strings.CutPrefix(source, "trace:")
+	turn, err := strconv.Atoi(word)
+	if !ok || err != nil || strconv.Itoa(turn) != word {
+		return nil, 0, "", refuse("invalid_command", "a source is task or trace:<turn>")
+	}
+	if turn < 1 || turn > len(t.Earlier) && (t.Run == nil || t.Run.Turn != turn) {
+		return nil, 0, "", refuse("not_found", "turn %d has no transcript", turn)
+	}
+	f, err := s.openTrace(&t, turn)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, 0, "", refuse("not_found", "the transcript of turn %d is missing", turn)
+	}
+	if err != nil {
+		return nil, 0, "", err
+	}
+	defer f.Close()
+	sc, err := s.scanTrace(f, &t, turn)
+	if errors.Is(err, errOversized) {
+		return nil, 0, "", refuse("limit_exceeded", "%v", err)
+	}
+	if err != nil {
+		return nil, 0, "", err
+	}
+	if offset > sc.size {
+		return nil, 0, "", refuse("limit_exceeded", "the transcript has %d bytes", sc.size)
+	}
+	data = make([]byte, min(int64(limit), sc.size-offset))
+	n, err := f.ReadAt(data, offset)
+	if err == io.EOF {
+		err = nil
+	}
+	return data[:n], sc.size, sc.digest, err
 }

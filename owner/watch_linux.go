@@ -1,0 +1,154 @@
+package owner
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// notice calls changed with the folder of each task whose log grew or
+// appeared, and with "" where it cannot say which, until ctx ends. only limits
+// it to one task's folder. It runs in the caller's goroutine and leaves none
+// behind.
+func (s *Store) notice(ctx context.Context, only string, changed func(dir string)) {
+	w, err := newLogWatch(s, only, changed)
+	if err != nil {
+		poll(ctx, changed)
+		return
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	inner, stop := context.WithCancel(ctx)
+	defer stop()
+	wg.Go(func() {
+		<-inner.Done()
+		w.f.Close() // ends the read
+	})
+	w.run()
+	stop()
+	if ctx.Err() == nil {
+		poll(ctx, changed) // the kernel's notices ended, ctx did not
+	}
+}
+
+// logWatch owns one inotify descriptor; one goroutine uses it.
+type logWatch struct {
+	s       *Store
+	f       *os.File
+	changed func(dir string)
+	tasks   int32            // watch of the tasks folder, -1 without
+	dirs    map[int32]string // watch -> folder
+}
+
+const logNotices = unix.IN_MODIFY | unix.IN_MOVED_TO | unix.IN_ONLYDIR | unix.IN_DONT_FOLLOW
+
+func newLogWatch(s *Store, only string, changed func(dir string)) (*logWatch, error) {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return nil, err
+	}
+	w := &logWatch{s: s, f: os.NewFile(uintptr(fd), "inotify"), changed: changed, tasks: -1, dirs: map[int32]string{}}
+	if only != "" {
+		if !w.add(only) {
+			w.f.Close()
+			return nil, os.ErrNotExist
+		}
+		// What came between the first signal and the watch.
+		changed("")
+		return w, nil
+	}
+	// First the folder of all tasks, then each: one that appears between is seen twice, never missed.
+	wd, err := w.watch(filepath.Join(s.home, "tasks"), unix.IN_CREATE|unix.IN_ONLYDIR|unix.IN_DONT_FOLLOW)
+	if err != nil {
+		w.f.Close()
+		return nil, err
+	}
+	w.tasks = wd
+	names, err := s.tasks.Names()
+	if err != nil {
+		w.f.Close()
+		return nil, err
+	}
+	for _, dir := range names {
+		if lowerHex(dir, 64) && !w.add(dir) {
+			w.f.Close()
+			return nil, os.ErrNotExist
+		}
+	}
+	changed("")
+	return w, nil
+}
+
+// watch adds a watch. The descriptor is used inside Control so that a close
+// meanwhile cannot hand its number to another file.
+func (w *logWatch) watch(path string, mask uint32) (wd int32, err error) {
+	raw, err := w.f.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var n int
+	cerr := raw.Control(func(fd uintptr) { n, err = unix.InotifyAddWatch(int(fd), path, mask) })
+	if cerr != nil {
+		return 0, cerr
+	}
+	return int32(n), err
+}
+
+func (w *logWatch) add(dir string) bool {
+	wd, err := w.watch(filepath.Join(w.s.home, "tasks", dir), logNotices)
+	if err != nil {
+		return false
+	}
+	w.dirs[wd] = dir
+	return true
+}
+
+// run reads notices until the descriptor is closed or fails, or a folder
+// cannot be watched, as where the kernel's limit of watches is reached.
+func (w *logWatch) run() {
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := w.f.Read(buf)
+		if err != nil || n <= 0 {
+			return
+		}
+		for b := buf[:n]; len(b) >= unix.SizeofInotifyEvent; {
+			wd := int32(binary.NativeEndian.Uint32(b))
+			mask := binary.NativeEndian.Uint32(b[4:])
+			length := int(binary.NativeEndian.Uint32(b[12:]))
+			if unix.SizeofInotifyEvent+length > len(b) {
+				return
+			}
+			name := string(bytes.TrimRight(b[unix.SizeofInotifyEvent:unix.SizeofInotifyEvent+length], "\x00"))
+			b = b[unix.SizeofInotifyEvent+length:]
+			if !w.handle(wd, mask, name) {
+				return
+			}
+		}
+	}
+}
+
+// handle reports false where notices are no longer enough.
+func (w *logWatch) handle(wd int32, mask uint32, name string) bool {
+	switch {
+	case mask&unix.IN_Q_OVERFLOW != 0:
+		w.changed("") // some were dropped
+	case wd == w.tasks:
+		if mask&unix.IN_ISDIR != 0 && lowerHex(name, 64) {
+			if !w.add(name) {
+				return false
+			}
+			w.changed(name) // its log may have come before the watch
+		}
+	case name == logName:
+		if dir, ok := w.dirs[wd]; ok {
+			w.changed(dir)
+		}
+	}
+	return true
+}
