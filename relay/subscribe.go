@@ -23,10 +23,11 @@ type request struct {
 
 	due     time.Time // when the next REQ goes out; zero: none is due
 	retry   backoff
-	prefix  string // of the last CLOSED
-	reauth  bool   // told auth-required once: authentication comes before the retry
-	asked   bool   // a REQ went out and no CLOSED came
-	stored  bool   // before EOSE of the last REQ
+	prefix  string    // of the last CLOSED
+	reauth  bool      // told auth-required once: authentication comes before the retry
+	asked   bool      // a REQ went out and no CLOSED came
+	at      time.Time // when it went out
+	stored  bool      // before EOSE of the last REQ
 	current []nip.Filter
 	seen    map[nip.EventID]struct{}
 	until   time.Time // seen is forgotten then; zero before EOSE
@@ -131,7 +132,7 @@ func (s *session) due() (frames [][]byte, next time.Duration) {
 			next = min(next, wait)
 			continue
 		}
-		r.due, r.asked, r.stored = time.Time{}, true, true
+		r.due, r.asked, r.at, r.stored = time.Time{}, true, now, true
 		r.seen, r.until = map[nip.EventID]struct{}{}, time.Time{}
 		r.current = r.filters(c.o.Now())
 		parts := []any{r.id}
@@ -173,7 +174,6 @@ func (s *session) onEOSE(id string) {
 		return
 	}
 	r.stored, r.until = false, time.Now().Add(overlap)
-	r.retry.reset()
 	r.feed.EndOfStored()
 }
 
@@ -188,7 +188,7 @@ func (s *session) onClosed(id, message string) {
 		return
 	}
 	prefix := Prefix(message)
-	if prefix != r.prefix {
+	if prefix != r.prefix || r.retry.first == 0 || time.Since(r.at) >= steadyAfter {
 		r.retry = closedWait(prefix)
 	}
 	r.prefix, r.asked, r.stored = prefix, false, true
