@@ -9,6 +9,13 @@ import (
 
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
+
+	"holdfast/commands"
+	"holdfast/host"
+	"holdfast/internal/commit"
+	"holdfast/owner"
+	"holdfast/relay/embedded"
+	"holdfast/sandbox"
 )
 
 // The exit codes that scripts rely on.
@@ -101,5 +108,41 @@ func classify(err error) *cliError {
 	if errors.As(err, &ce) {
 		return ce
 	}
-	return &cliError{Exit: exitFailed, Code: "failed", Message: err.Error()}
+	var oe *host.OperatorError
+	var refused *owner.Error
+	msg := err.Error()
+	switch {
+	case errors.As(err, &oe):
+		exit := exitFailed
+		switch oe.Code {
+		case "usage":
+			exit = exitUsage
+		case "store_busy", "workspace_busy":
+			exit = exitBusy
+		case "not_enforceable":
+			exit = exitSandbox
+		}
+		return &cliError{Exit: exit, Code: oe.Code, Message: oe.Message}
+	case errors.As(err, &refused):
+		exit := exitFailed
+		switch refused.Code {
+		case "store_busy", "workspace_busy":
+			exit = exitBusy
+		case "not_enforceable":
+			exit = exitSandbox
+		}
+		return &cliError{Exit: exit, Code: refused.Code, Message: msg}
+	case errors.Is(err, host.ErrBusy), errors.Is(err, commit.ErrLocked), errors.Is(err, embedded.ErrLocked):
+		return &cliError{Exit: exitBusy, Code: "busy", Message: msg, Hint: "stop the other one, or use another --home or --listen"}
+	case errors.Is(err, commit.ErrNewer), errors.Is(err, owner.ErrNewer), errors.Is(err, embedded.ErrNewer):
+		return &cliError{Exit: exitCorrupt, Code: "newer", Message: msg, Hint: "use the newer holdfast"}
+	case errors.Is(err, commit.ErrCorrupt), errors.Is(err, owner.ErrCorrupt), errors.Is(err, embedded.ErrCorrupt),
+		errors.Is(err, owner.ErrUnsafe), errors.Is(err, commands.ErrChain), errors.Is(err, commit.ErrPoisoned):
+		return &cliError{Exit: exitCorrupt, Code: "damaged", Message: msg, Hint: "nothing was changed; holdfast check names the file"}
+	case errors.Is(err, sandbox.ErrNotEnforceable):
+		return &cliError{Exit: exitSandbox, Code: "not_enforceable", Message: msg, Hint: "holdfast doctor says what to change"}
+	case errors.Is(err, host.ErrUsage):
+		return &cliError{Exit: exitUsage, Code: "usage", Message: msg}
+	}
+	return &cliError{Exit: exitFailed, Code: "failed", Message: msg}
 }

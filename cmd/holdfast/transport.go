@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"holdfast/host"
+	"holdfast/nip"
+	"holdfast/relay"
+	"holdfast/relay/embedded"
+)
+
+const (
+	inboundRoom  = 256
+	strangerRoom = 64 // the redemption subscription's limit
+	overlap      = time.Minute
+)
+
+// links joins the host to its relays: it is the Transport over relay.Links.
+type links struct {
+	self     nip.PubKey
+	embedded *embedded.Relay // nil without one
+	list     []relay.Link    // the primary first; fixed after start
+	known    []*relay.Subscription
+	inbound  chan host.Inbound
+	stop     chan struct{}
+	pumps    sync.WaitGroup
+
+	// authors is the owner and the active devices, replaced whole.
+	authors atomic.Pointer[map[nip.PubKey]bool]
+}
+
+func newLinks(self nip.PubKey) *links {
+	l := &links{self: self, inbound: make(chan host.Inbound, inboundRoom), stop: make(chan struct{})}
+	l.authors.Store(&map[nip.PubKey]bool{})
+	return l
+}
+
+// start subscribes on every link. The two subscriptions are the host's whole
+// ear: known principals, and strangers that redeem an invitation.
+func (l *links) start(list []relay.Link) {
+	l.list = list
+	for _, link := range list {
+		known := link.Subscribe("known", func(now time.Time) []nip.Filter {
+			var keys []string
+			for k := range *l.authors.Load() {
+				keys = append(keys, string(k))
+			}
+			return []nip.Filter{l.filter(now, keys, 0)}
+		})
+		strangers := link.Subscribe("redeem", func(now time.Time) []nip.Filter {
+			return []nip.Filter{l.filter(now, nil, strangerRoom)}
+		})
+		l.known = append(l.known, known)
+		l.pumps.Go(func() { l.pump(known, true) })
+		l.pumps.Go(func() { l.pump(strangers, false) })
+	}
+}
+
+// filter reads a minute back: that covers every request that can still be
+// fresh, whatever the connection missed.
+func (l *links) filter(now time.Time, authors []string, limit int) nip.Filter {
+	since := now.Add(-overlap)
+	f := nip.Filter{Kinds: []int{nip.KindArtifact}, Authors: authors, Tags: map[string][]string{"p": {string(l.self)}}, Limit: limit}
+	f.Since = timestamp(since)
+	return f
+}
+
+// pump forwards one subscription. An event of a known author is left to the
+// known subscription, so that each event comes once a link.
+func (l *links) pump(sub *relay.Subscription, known bool) {
+	for d := range sub.C() {
+		if (*l.authors.Load())[nip.PubKey(d.Event.Event().PubKey)] != known {
+			continue
+		}
+		select {
+		case l.inbound <- host.Inbound{Event: d.Event, Relay: d.Relay}:
+		case <-l.stop:
+		}
+	}
+}
+
+func (l *links) Inbound() <-chan host.Inbound { return l.inbound }
+
+// Authors replaces the set and renews the subscriptions that name it.
+func (l *links) Authors(keys []nip.PubKey) {
+	set := make(map[nip.PubKey]bool, len(keys))
+	for _, k := range keys {
+		set[k] = true
+	}
+	l.authors.Store(&set)
+	for _, s := range l.known {
+		s.Renew()
+	}
+}
+
+func (l *links) Publish(ctx context.Context, name nip.RelayURL, ev *nip.Event) error {
+	for _, link := range l.list {
+		if link.URL() == name {
+			return link.Publish(ctx, ev)
+		}
+	}
+	return fmt.Errorf("this host is not on relay %s", name)
+}
+
+func (l *links) Relays() []host.RelayHealth {
+	out := make([]host.RelayHealth, 0, len(l.list))
+	for _, link := range l.list {
+		h := link.Health()
+		out = append(out, host.RelayHealth{
+			URL: h.URL, State: h.State, Authenticated: h.Authenticated, Since: h.Since.Unix(), LastError: h.LastError,
+		})
+	}
+	return out
+}
+
+// Disconnect closes the key's connections; what it may do afterwards is what
+// any stranger may, so that it can still be told that it was revoked.
+func (l *links) Disconnect(key nip.PubKey) {
+	if l.embedded != nil {
+		l.embedded.Disconnect(key)
+	}
+}
+
+// class is the embedded relay's question about a key.
+func (l *links) class(key nip.PubKey) embedded.Class {
+	if key == l.self || (*l.authors.Load())[key] {
+		return embedded.Member
+	}
+	return embedded.Stranger
+}
+
+func (l *links) close() {
+	close(l.stop)
+	for _, link := range l.list {
+		_ = link.Close()
+	}
+	l.pumps.Wait()
+}

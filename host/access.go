@@ -1,0 +1,292 @@
+package host
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"sort"
+
+	"go.etcd.io/bbolt"
+
+	"holdfast/commands"
+	"holdfast/nip"
+	"holdfast/owner"
+)
+
+// NewInvitation makes an invitation of the person at the machine. The
+// capability stands in the returned string and nowhere else.
+func (c *Core) NewInvitation(ctx context.Context, rights nip.Rights, days int, relay nip.RelayURL) (nip.Invitation, string, error) {
+	if days < 1 || days > 30 {
+		return nip.Invitation{}, "", fmt.Errorf("%w: a grant lasts 1 to 30 days", ErrUsage)
+	}
+	id, err := nip.NewID(rand.Reader)
+	if err != nil {
+		return nip.Invitation{}, "", err
+	}
+	capability, err := nip.NewID(rand.Reader)
+	if err != nil {
+		return nip.Invitation{}, "", err
+	}
+	now := c.now()
+	inv := nip.Invitation{Host: c.self, ID: nip.InvitationID(id), Capability: capability, IssuedAt: now, ExpiresAt: now + invitationSeconds, Relay: relay}
+	code, err := nip.EncodeInvitation(inv, nip.Profile{Loopback: true})
+	if err != nil {
+		return nip.Invitation{}, "", fmt.Errorf("%w: %s", ErrUsage, err)
+	}
+	rec := invitationRecord{
+		ID: inv.ID, CapabilityDigest: nip.DigestOf([]byte(capability)), Relay: relay, IssuedAt: now,
+		ExpiresAt: inv.ExpiresAt, Rights: rights, GrantExpiresAt: now + int64(days)*86400, Issuer: c.self,
+	}
+	err = c.db.Update(ctx, func(tx *bbolt.Tx) error {
+		if err := pruneInvitations(tx, now); err != nil {
+			return err
+		}
+		if tx.Bucket(bucketInvitations).Stats().KeyN >= maxInvitations {
+			return errors.New("64 invitations are open; wait five minutes for the first to run out")
+		}
+		key := commands.Key{Principal: c.self, Kind: "invite.create", ID: id}
+		if err := c.journal.Note(tx, key, c.localSender(), "", "invitation by the person at the machine", commands.OutcomeApplied, "", 0, now); err != nil {
+			return err
+		}
+		return putJSON(tx, bucketInvitations, id, rec)
+	})
+	return inv, code, err
+}
+
+// localSender is the person at the machine in the journal: the host's own key.
+func (c *Core) localSender() commands.Sender { return commands.Sender{Device: c.self, Epoch: -1} }
+
+// pruneInvitations drops what ran out a minute ago; a redeemed one leaves with
+// its time too, since no retry can be fresh any more.
+func pruneInvitations(tx *bbolt.Tx, now int64) error {
+	var gone []string
+	err := eachJSON(tx, bucketInvitations, func(key string, inv invitationRecord) error {
+		if now >= inv.ExpiresAt+afterExpirySeconds {
+			gone = append(gone, key)
+		}
+		return nil
+	})
+	for _, key := range gone {
+		if err == nil {
+			err = tx.Bucket(bucketInvitations).Delete([]byte(key))
+		}
+	}
+	return err
+}
+
+// revokeGrants marks every grant of a device as revoked and returns their IDs
+// in order.
+func (c *Core) revokeGrants(tx *bbolt.Tx, device nip.PubKey, now int64) ([]nip.GrantID, error) {
+	var hit []grantRecord
+	if err := eachJSON(tx, bucketGrants, func(_ string, rec grantRecord) error {
+		if rec.Grant.Device == device {
+			hit = append(hit, rec)
+		}
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	var ids []nip.GrantID
+	for _, rec := range hit {
+		ids = append(ids, rec.Grant.ID)
+		if rec.RevokedAt != 0 {
+			continue
+		}
+		rec.RevokedAt = now
+		if err := putJSON(tx, bucketGrants, string(rec.Grant.ID), rec); err != nil {
+			return nil, err
+		}
+	}
+	return ids, nil
+}
+
+// Revocation says what a revocation did.
+type Revocation struct {
+	Device  nip.PubKey     `json:"device"`
+	Epoch   int64          `json:"epoch"`
+	Grants  []nip.GrantID  `json:"grants"`
+	Running []owner.TaskID `json:"running"` // turns of this device that still run
+}
+
+// revokeIn does the whole revocation in one transaction: grants, epoch,
+// retained replies, leases, pending publications. After its commit no request
+// and no held command of the device has standing.
+func (c *Core) revokeIn(tx *bbolt.Tx, device nip.PubKey, now int64) (Revocation, error) {
+	ids, err := c.revokeGrants(tx, device, now)
+	if err != nil {
+		return Revocation{}, err
+	}
+	epoch := epochOf(tx, device) + 1
+	if err := putCount(tx, bucketEpochs, string(device), epoch); err != nil {
+		return Revocation{}, err
+	}
+	if err := dropReplies(tx, func(r retainedReply) bool { return r.Signer == device }); err != nil {
+		return Revocation{}, err
+	}
+	if err := dropOutbox(tx, device); err != nil {
+		return Revocation{}, err
+	}
+	return Revocation{Device: device, Epoch: epoch, Grants: ids}, c.journal.DropLeases(tx, device)
+}
+
+// known reports whether the book has ever had this device.
+func (c *Core) known(tx *bbolt.Tx, device nip.PubKey) (bool, error) {
+	if tx.Bucket(bucketEpochs).Get([]byte(device)) != nil {
+		return true, nil
+	}
+	found := false
+	err := eachJSON(tx, bucketGrants, func(_ string, rec grantRecord) error {
+		found = found || rec.Grant.Device == device
+		return nil
+	})
+	return found, err
+}
+
+// Revoke is the operator's revocation.
+func (c *Core) Revoke(ctx context.Context, device nip.PubKey, stop bool) (Revocation, error) {
+	var rev Revocation
+	id, err := nip.NewID(rand.Reader)
+	if err != nil {
+		return rev, err
+	}
+	err = c.db.Update(ctx, func(tx *bbolt.Tx) error {
+		now := c.now()
+		ok, err := c.known(tx, device)
+		if err == nil && !ok {
+			err = fmt.Errorf("%w: no device %s was ever paired; see holdfast devices list", ErrNotFound, device)
+		}
+		if err != nil {
+			return err
+		}
+		if rev, err = c.revokeIn(tx, device, now); err != nil {
+			return err
+		}
+		key := commands.Key{Principal: c.self, Kind: "device.revoke", ID: id}
+		return c.journal.Note(tx, key, c.localSender(), "", "revoked "+string(device), commands.OutcomeApplied, "", 0, now)
+	})
+	if err != nil {
+		return rev, err
+	}
+	return rev, c.afterRevocation(ctx, &rev, stop)
+}
+
+// afterRevocation carries a committed revocation outward: connections close,
+// held commands are decided, turns are named or stopped.
+func (c *Core) afterRevocation(ctx context.Context, rev *Revocation, stop bool) error {
+	if h := c.serving; h != nil {
+		h.transport.Disconnect(rev.Device)
+		h.accessChanged()
+		h.starter.wake()
+		h.emit(Event{Event: "revoked", Device: rev.Device})
+	}
+	if err := c.evaluateAll(ctx); err != nil {
+		return err
+	}
+	ids, err := c.store.List()
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		t, err := c.store.Get(id)
+		if err != nil {
+			return err
+		}
+		if t.Status != owner.Running && t.Status != owner.CancelRequested {
+			continue
+		}
+		var o turnOrigin
+		if err := c.db.View(func(tx *bbolt.Tx) (err error) {
+			o, _, err = getOrigin(tx, id, t.TurnStart())
+			return err
+		}); err != nil {
+			return err
+		}
+		if o.Sender.Device != rev.Device {
+			continue
+		}
+		rev.Running = append(rev.Running, id)
+		if stop && t.Status == owner.Running {
+			if _, err := c.StopTask(ctx, id, "its device was revoked"); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// evaluateAll decides what stands undecided in every task that has some.
+func (c *Core) evaluateAll(ctx context.Context) error {
+	var tasks []nip.TaskID
+	if err := c.db.View(func(tx *bbolt.Tx) (err error) {
+		tasks, err = c.journal.Tasks(tx)
+		return err
+	}); err != nil {
+		return err
+	}
+	for _, t := range tasks {
+		if err := c.eval.Evaluate(ctx, t); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// revokeFromWire is device.revoke.
+func (h *Host) revokeFromWire(ctx context.Context, k *call, op nip.DeviceRevoke) error {
+	var rev Revocation
+	done := false
+	err := h.answerRetained(ctx, k, nip.Reply{}, func(tx *bbolt.Tx, now int64) (nip.Reply, error) {
+		done = false
+		ok, err := h.known(tx, op.Device)
+		if err != nil {
+			return nip.Reply{}, err
+		}
+		if !ok || op.Device == h.owner || op.Device == h.self {
+			r := &nip.Refusal{Code: nip.Forbidden}
+			return nip.Reply{Refusal: r}, h.note(tx, k, "", "revoke "+string(op.Device), r, 0, now)
+		}
+		if rev, err = h.revokeIn(tx, op.Device, now); err != nil {
+			return nip.Reply{}, err
+		}
+		done = true
+		if err := h.note(tx, k, "", "revoke "+string(op.Device), nil, 0, now); err != nil {
+			return nip.Reply{}, err
+		}
+		return nip.Reply{Outcome: nip.RevokedDevice{Device: rev.Device, Epoch: rev.Epoch, Grants: rev.Grants}}, nil
+	})
+	if err != nil || !done {
+		return err
+	}
+	return h.afterRevocation(ctx, &rev, false)
+}
+
+// deviceEntries is the access book as device.list shows it.
+func (c *Core) deviceEntries(tx *bbolt.Tx, now int64) ([]nip.DeviceEntry, error) {
+	var out []nip.DeviceEntry
+	err := eachJSON(tx, bucketGrants, func(_ string, rec grantRecord) error {
+		g := rec.Grant
+		e := nip.DeviceEntry{
+			Device: g.Device, Grant: g.ID, Rights: g.Rights, Epoch: g.Epoch, Origin: g.Origin.Kind,
+			IssuedAt: g.IssuedAt, ExpiresAt: g.ExpiresAt, State: "active",
+		}
+		switch {
+		case rec.RevokedAt != 0:
+			e.State = "revoked"
+		case !rec.live(tx, now):
+			e.State = "expired"
+		}
+		if seen := getCount(tx, bucketSeen, string(g.Device)); seen != 0 {
+			e.LastSeen = &seen
+		}
+		out = append(out, e)
+		return nil
+	})
+	sort.Slice(out, func(i, j int) bool {
+		if out[i].IssuedAt != out[j].IssuedAt {
+			return out[i].IssuedAt < out[j].IssuedAt
+		}
+		return out[i].Grant < out[j].Grant
+	})
+	return out, err
+}

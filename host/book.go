@@ -1,0 +1,172 @@
+package host
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+
+	"go.etcd.io/bbolt"
+
+	"holdfast/commands"
+	"holdfast/nip"
+)
+
+// The buckets of host.db that this package owns; the journal has its own.
+var (
+	bucketMeta        = []byte("meta")        // host, owner, generation, relay
+	bucketGrants      = []byte("grants")      // grant ID -> grantRecord
+	bucketInvitations = []byte("invitations") // invitation ID -> invitationRecord
+	bucketEpochs      = []byte("epochs")      // device -> 8-byte big-endian epoch
+	bucketReplies     = []byte("replies")     // request ID -> retainedReply
+	bucketAdmitted    = []byte("admitted")    // request ID -> admittedEffect, until its outcome is recorded
+	bucketTurns       = []byte("turns")       // task, turn start -> turnOrigin
+	bucketSeen        = []byte("last_seen")   // device -> 8-byte big-endian Unix seconds
+	bucketOutbox      = []byte("outbox")      // device, stream, subject -> outboxRow
+	bucketPublished   = []byte("published")   // device, task -> publishedSummary
+	bucketLaunches    = []byte("launches")    // task, revision -> 8-byte count of owners started
+)
+
+var hostBuckets = [][]byte{
+	bucketMeta, bucketGrants, bucketInvitations, bucketEpochs, bucketReplies, bucketAdmitted,
+	bucketTurns, bucketSeen, bucketOutbox, bucketPublished, bucketLaunches,
+}
+
+// The caps of the access book (NIP-HOST, numbers).
+const (
+	maxGrants           = 128
+	maxInvitations      = 64
+	maxEpochs           = 1024
+	maxReplies          = 1024
+	maxRedeemReplies    = 32
+	maxGrantSeconds     = 2_592_000
+	invitationSeconds   = 300
+	clockSkew           = 60
+	afterExpirySeconds  = 60 // how long a dead grant or invitation stays readable
+	maxRevokedRetention = 2_592_000
+)
+
+// grantRecord is one issued grant as the book keeps it.
+type grantRecord struct {
+	Grant     nip.Grant  `json:"grant"`
+	Envelope  *nip.Event `json:"envelope"`
+	RevokedAt int64      `json:"revoked_at,omitempty"`
+}
+
+// invitationRecord keeps the digest of the capability, never the capability.
+type invitationRecord struct {
+	ID               nip.InvitationID `json:"id"`
+	CapabilityDigest nip.Digest       `json:"capability_digest"`
+	Relay            nip.RelayURL     `json:"relay"`
+	IssuedAt         int64            `json:"issued_at"`
+	ExpiresAt        int64            `json:"expires_at"`
+	Rights           nip.Rights       `json:"rights"`
+	GrantExpiresAt   int64            `json:"grant_expires_at"`
+	Issuer           nip.PubKey       `json:"issuer"`
+	Cancelled        bool             `json:"cancelled,omitempty"`
+	Grant            nip.GrantID      `json:"grant,omitempty"`
+	Replies          int              `json:"replies,omitempty"`
+}
+
+// retainedReply answers an exact retry with the same bytes.
+type retainedReply struct {
+	Signer       nip.PubKey   `json:"signer"`
+	RequestEvent nip.EventID  `json:"request_event"`
+	Kind         string       `json:"kind"`
+	Relay        nip.RelayURL `json:"relay"`
+	ExpiresAt    int64        `json:"expires_at"`
+	Reply        *nip.Event   `json:"reply"`
+}
+
+// getJSON decodes the row at key into v and reports whether there was one.
+// A row that does not decode is damage, never absence.
+func getJSON(tx *bbolt.Tx, bucket []byte, key string, v any) (bool, error) {
+	raw := tx.Bucket(bucket).Get([]byte(key))
+	if raw == nil {
+		return false, nil
+	}
+	if err := json.Unmarshal(raw, v); err != nil {
+		return false, fmt.Errorf("host.db %s row: %w", bucket, err)
+	}
+	return true, nil
+}
+
+func putJSON(tx *bbolt.Tx, bucket []byte, key string, v any) error {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encode host.db %s row: %w", bucket, err)
+	}
+	return tx.Bucket(bucket).Put([]byte(key), raw)
+}
+
+// eachJSON decodes every row of a bucket in key order.
+func eachJSON[T any](tx *bbolt.Tx, bucket []byte, fn func(key string, v T) error) error {
+	return tx.Bucket(bucket).ForEach(func(k, raw []byte) error {
+		var v T
+		if err := json.Unmarshal(raw, &v); err != nil {
+			return fmt.Errorf("host.db %s row: %w", bucket, err)
+		}
+		return fn(string(k), v)
+	})
+}
+
+func getCount(tx *bbolt.Tx, bucket []byte, key string) int64 {
+	raw := tx.Bucket(bucket).Get([]byte(key))
+	if len(raw) != 8 {
+		return 0
+	}
+	return int64(binary.BigEndian.Uint64(raw))
+}
+
+func putCount(tx *bbolt.Tx, bucket []byte, key string, n int64) error {
+	return tx.Bucket(bucket).Put([]byte(key), binary.BigEndian.AppendUint64(nil, uint64(n)))
+}
+
+// epochOf is the device's current epoch; every device starts at 0.
+func epochOf(tx *bbolt.Tx, device nip.PubKey) int64 {
+	return getCount(tx, bucketEpochs, string(device))
+}
+
+// standing says why a sender may not act now, "" when it may (NIP-HOST,
+// admission of a principal). It is the one check that admission, evaluation
+// of held commands and every start of a turn share.
+func (c *Core) standing(tx *bbolt.Tx, s commands.Sender, right nip.Right, now int64) (nip.Code, error) {
+	if s.Grant == "" {
+		if s.Device != c.owner {
+			return nip.Forbidden, nil
+		}
+		return "", nil
+	}
+	var rec grantRecord
+	ok, err := getJSON(tx, bucketGrants, string(s.Grant), &rec)
+	switch {
+	case err != nil:
+		return "", err
+	case !ok, rec.Grant.Device != s.Device:
+		return nip.Forbidden, nil
+	case rec.RevokedAt != 0:
+		return nip.Revoked, nil
+	case now >= rec.Grant.ExpiresAt:
+		return nip.Expired, nil
+	case s.Epoch != rec.Grant.Epoch, rec.Grant.Epoch != epochOf(tx, s.Device):
+		return nip.Stale, nil
+	case right != "" && !rec.Grant.Rights.Has(right):
+		return nip.MissingRight, nil
+	}
+	return "", nil
+}
+
+// activeGrants lists the live grants, one a device.
+func (c *Core) activeGrants(tx *bbolt.Tx, now int64) ([]grantRecord, error) {
+	var out []grantRecord
+	err := eachJSON(tx, bucketGrants, func(_ string, rec grantRecord) error {
+		if rec.live(tx, now) {
+			out = append(out, rec)
+		}
+		return nil
+	})
+	return out, err
+}
+
+func (r grantRecord) live(tx *bbolt.Tx, now int64) bool {
+	return r.RevokedAt == 0 && now < r.Grant.ExpiresAt && r.Grant.Epoch == epochOf(tx, r.Grant.Device)
+}

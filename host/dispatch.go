@@ -1,0 +1,182 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"go.etcd.io/bbolt"
+
+	"holdfast/commands"
+	"holdfast/nip"
+	"holdfast/queue"
+)
+
+// dispatch carries an admitted request out. Every branch ends in a signed
+// reply or in errSilent.
+func (h *Host) dispatch(ctx context.Context, k *call) error {
+	switch op := k.req.Op.(type) {
+	case nip.TaskCommand:
+		return h.command(ctx, k, op.Command)
+	case nip.TaskQueue:
+		return h.queueEdit(ctx, k, op)
+	case nip.TaskCreate, nip.TaskSteer, nip.TaskCancel:
+		return h.taskEffect(ctx, k)
+	case nip.TaskArchive:
+		return h.archiveFromWire(ctx, k, op)
+	case nip.DeviceRevoke:
+		return h.revokeFromWire(ctx, k, op)
+	case nip.DeviceList, nip.WorkspaceList:
+		return h.answerRetained(ctx, k, nip.Reply{}, func(tx *bbolt.Tx, now int64) (nip.Reply, error) {
+			return h.listing(tx, k.req.Op, now)
+		})
+	case nip.TaskList, nip.TaskRead, nip.TaskOriginal:
+		return h.read(k)
+	}
+	return fmt.Errorf("operation %s was admitted and has no dispatch", k.req.Kind)
+}
+
+func (h *Host) listing(tx *bbolt.Tx, op nip.Operation, now int64) (nip.Reply, error) {
+	if _, ok := op.(nip.DeviceList); ok {
+		list, err := h.deviceEntries(tx, now)
+		return nip.Reply{Outcome: nip.Devices{Devices: list}}, err
+	}
+	ws, err := loadWorkspaces(h.home)
+	if err != nil {
+		h.log.Error().Err(err).Msg("workspaces cannot be read")
+		return nip.Reply{Refusal: &nip.Refusal{Code: nip.Unavailable}}, nil
+	}
+	return nip.Reply{Outcome: nip.Workspaces{Workspaces: ws.labels()}}, nil
+}
+
+// command is task.command: journalled, decided once, answered with where it
+// stands. The reply is retained in the commit that makes it true.
+func (h *Host) command(ctx context.Context, k *call, cmd nip.Command) error {
+	var ev *nip.Event
+	full := false
+	_, err := h.eval.Submit(ctx, k.who.sender, cmd, commands.Hooks{
+		Admit: func(tx *bbolt.Tx) error {
+			code, err := h.standing(tx, k.who.sender, nip.Operate, h.now())
+			if err == nil && code != "" {
+				err = errLostStanding
+			}
+			if err != nil {
+				return err
+			}
+			if full, err = repliesFull(tx, h.now()); err == nil && full {
+				err = errRepliesFull
+			}
+			return err
+		},
+		Answer: func(tx *bbolt.Tx, e commands.Entry, cause error) error {
+			var err error
+			ev, err = h.retain(tx, k, commandReply(cmd, e, cause))
+			return err
+		},
+	})
+	switch {
+	case errors.Is(err, errLostStanding):
+		return h.refuseStanding(k)
+	case errors.Is(err, errRepliesFull):
+		return h.answerOnce(k, nip.Reply{Refusal: &nip.Refusal{Code: nip.Bounds}})
+	case errors.Is(err, commands.ErrConflict), errors.Is(err, commands.ErrPruned), errors.Is(err, commands.ErrFull):
+	case err != nil && ev == nil:
+		return err
+	case err != nil:
+		h.log.Error().Err(err).Str("command", string(cmd.ID)).Msg("evaluation stopped after the answer was recorded")
+	}
+	h.sendReply(k, ev)
+	return nil
+}
+
+// errRepliesFull aborts a submission before anything was recorded.
+var errRepliesFull = errors.New("retained replies are full")
+
+// commandReply maps an entry to the wire (NIP-HOST, task.command, reply mapping).
+func commandReply(cmd nip.Command, e commands.Entry, cause error) nip.Reply {
+	no := func(code nip.Code) nip.Reply { return nip.Reply{Refusal: &nip.Refusal{Code: code}} }
+	yes := nip.Reply{Outcome: nip.Dispatched{Operation: "task.command", Reference: string(cmd.Task)}}
+	switch {
+	case errors.Is(cause, commands.ErrConflict):
+		return no(nip.Conflict)
+	case errors.Is(cause, commands.ErrPruned):
+		return no(nip.Expired)
+	case errors.Is(cause, commands.ErrFull):
+		return no(nip.Bounds)
+	case e.State != commands.StateDone:
+		return yes
+	}
+	switch e.Outcome {
+	case commands.OutcomeApplied, commands.OutcomeRemoved:
+		return yes
+	case commands.OutcomeExpired:
+		return no(nip.Expired)
+	case commands.OutcomeSuperseded:
+		return no(nip.Stale)
+	}
+	return no(e.Reason)
+}
+
+// queueEdit is task.queue: the edit, its journal note and the reply are one
+// commit under the task's evaluation lock.
+func (h *Host) queueEdit(ctx context.Context, k *call, op nip.TaskQueue) error {
+	var ev *nip.Event
+	full := false
+	err := h.eval.Edit(ctx, op.Task, func(tx *bbolt.Tx, view commands.TaskView, now int64) error {
+		ev = nil
+		code, err := h.standing(tx, k.who.sender, nip.Operate, now)
+		if err == nil && code != "" {
+			err = errLostStanding
+		}
+		if err != nil {
+			return err
+		}
+		if full, err = repliesFull(tx, now); err != nil || full {
+			return err
+		}
+		var reply nip.Reply
+		if view.Phase == commands.PhaseMissing {
+			reply.Refusal = &nip.Refusal{Code: nip.Forbidden}
+		} else {
+			q, code, err := queue.Apply(tx, h.journal, k.who.sender.Device, op.Task, op.Edit, view, now)
+			if err != nil {
+				return err
+			}
+			if code != "" {
+				reply.Refusal = &nip.Refusal{Code: code}
+			} else {
+				reply.Outcome = q
+			}
+		}
+		if op.Edit.Action != "list" {
+			if err := h.note(tx, k, op.Task, op.Edit.Action, reply.Refusal, view.Revision, now); err != nil {
+				return err
+			}
+		}
+		ev, err = h.retain(tx, k, reply)
+		return err
+	})
+	switch {
+	case errors.Is(err, errLostStanding):
+		return h.refuseStanding(k)
+	case full:
+		return h.answerOnce(k, nip.Reply{Refusal: &nip.Refusal{Code: nip.Bounds}})
+	case err != nil && ev == nil:
+		return err
+	case err != nil:
+		h.log.Error().Err(err).Str("task", string(op.Task)).Msg("evaluation stopped after the edit was recorded")
+	}
+	h.deadlines.poke(op.Task)
+	h.sendReply(k, ev)
+	return nil
+}
+
+// note journals an effectful request other than a command.
+func (h *Host) note(tx *bbolt.Tx, k *call, task nip.TaskID, what string, refusal *nip.Refusal, revision, now int64) error {
+	outcome, reason := commands.OutcomeApplied, nip.Code("")
+	if refusal != nil {
+		outcome, reason = commands.OutcomeRejected, refusal.Code
+	}
+	key := commands.Key{Principal: k.opened.Signer, Kind: k.req.Kind, ID: string(k.req.ID)}
+	return h.journal.Note(tx, key, k.who.sender, task, what, outcome, reason, revision, now)
+}

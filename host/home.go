@@ -1,0 +1,291 @@
+package host
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/gofrs/flock"
+	"go.etcd.io/bbolt"
+
+	"holdfast/commands"
+	"holdfast/internal/atomicfile"
+	"holdfast/internal/commit"
+	"holdfast/internal/saferead"
+	"holdfast/nip"
+	"holdfast/owner"
+)
+
+const (
+	keyFileLimit = 128
+	dbKind       = "holdfast-host"
+	dbVersion    = 1
+)
+
+// homeLock is the flock on host.lock, the authority over a home.
+type homeLock struct{ f *flock.Flock }
+
+// lockHome waits at most wait for host.lock. ErrBusy when another host has it.
+func lockHome(home string, wait time.Duration) (*homeLock, error) {
+	path := filepath.Join(home, "host.lock")
+	f := flock.New(path, flock.SetFlag(os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW), flock.SetPermissions(0o600))
+	ctx, cancel := context.WithTimeout(context.Background(), wait)
+	defer cancel()
+	ok, err := f.TryLockContext(ctx, 20*time.Millisecond)
+	if errors.Is(err, context.DeadlineExceeded) || (err == nil && !ok) {
+		return nil, fmt.Errorf("%w: another holdfast holds %s", ErrBusy, path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	return &homeLock{f: f}, nil
+}
+
+func (l *homeLock) release() { _ = l.f.Unlock() }
+
+// checkHome refuses a home that is a link, belongs to someone else or that
+// others can enter. It repairs nothing.
+func checkHome(home string) error {
+	st, err := os.Lstat(home)
+	if errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("%w: %s does not exist; run holdfast init or holdfast up", ErrNoHome, home)
+	}
+	if err != nil {
+		return fmt.Errorf("look at home: %w", err)
+	}
+	sys, _ := st.Sys().(*syscall.Stat_t)
+	switch {
+	case !st.IsDir():
+		return fmt.Errorf("%w: %s is not a folder of its own", ErrUnsafeHome, home)
+	case sys != nil && int(sys.Uid) != os.Geteuid():
+		return fmt.Errorf("%w: %s belongs to user %d; use --home with a folder of your own", ErrUnsafeHome, home, sys.Uid)
+	case st.Mode().Perm()&0o077 != 0:
+		return fmt.Errorf("%w: others can open %s; run chmod 700 on it", ErrUnsafeHome, home)
+	}
+	return nil
+}
+
+// Initialised reports whether home holds a store.
+func Initialised(home string) bool {
+	_, err := os.Lstat(filepath.Join(home, "host.db"))
+	return err == nil
+}
+
+// Init makes the home, the keys and the stores. owner "" makes an owner key on
+// this machine. On a home that has them already it changes nothing and
+// succeeds only for the same owner.
+//
+// The commit point is the first transaction of host.db: before it a repeat of
+// Init starts over with the key files that are there, after it the home is
+// whole.
+func Init(home string, ownerKey nip.PubKey, o Options) error {
+	if err := makeHome(home); err != nil {
+		return err
+	}
+	if err := checkHome(home); err != nil {
+		return err
+	}
+	lock, err := lockHome(home, o.lockWait())
+	if err != nil {
+		return err
+	}
+	defer lock.release()
+	if Initialised(home) {
+		return sameOwner(home, ownerKey, o)
+	}
+	hostKey, err := loadOrMakeKey(filepath.Join(home, "host.key"))
+	if err != nil {
+		return err
+	}
+	if ownerKey == "" {
+		k, err := loadOrMakeKey(filepath.Join(home, "owner.key"))
+		if err != nil {
+			return err
+		}
+		ownerKey = k.Public()
+	}
+	if ownerKey == hostKey.Public() {
+		return errors.New("the owner key must not be the host key")
+	}
+	store, err := owner.Open(home, owner.Options{Now: o.Now, Create: true})
+	if err != nil {
+		return err
+	}
+	if err := store.Close(); err != nil {
+		return err
+	}
+	db, err := commit.Open(filepath.Join(home, "host.db"), commit.Options{Kind: dbKind, Version: dbVersion, Timeout: time.Second})
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	return db.Update(context.Background(), func(tx *bbolt.Tx) error {
+		for _, b := range hostBuckets {
+			if _, err := tx.CreateBucketIfNotExists(b); err != nil {
+				return err
+			}
+		}
+		if err := (commands.Journal{}).Setup(tx); err != nil {
+			return err
+		}
+		m := tx.Bucket(bucketMeta)
+		if err := m.Put([]byte("owner"), []byte(ownerKey)); err != nil {
+			return err
+		}
+		return m.Put([]byte("host"), []byte(hostKey.Public()))
+	})
+}
+
+// makeHome creates home and its parents, home itself for this user alone.
+func makeHome(home string) error {
+	if _, err := os.Lstat(home); err == nil {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(home), 0o755); err != nil {
+		return fmt.Errorf("make home: %w", err)
+	}
+	if err := os.Mkdir(home, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("make home: %w", err)
+	}
+	return nil
+}
+
+func sameOwner(home string, want nip.PubKey, o Options) error {
+	c, err := openLocked(home, o)
+	if err != nil {
+		return err
+	}
+	defer c.closeStores()
+	if want != "" && want != c.owner {
+		return fmt.Errorf("%w: this home belongs to owner %s", ErrOtherOwner, c.owner)
+	}
+	return nil
+}
+
+func loadOrMakeKey(path string) (nip.SecretKey, error) {
+	k, err := loadKey(path)
+	if !errors.Is(err, os.ErrNotExist) {
+		return k, err
+	}
+	k, err = nip.GenerateSecretKey(rand.Reader)
+	if err != nil {
+		return k, err
+	}
+	return k, atomicfile.Write(path, []byte(k.Hex()+"\n"))
+}
+
+func loadKey(path string) (nip.SecretKey, error) {
+	raw, err := saferead.Read(path, keyFileLimit)
+	if err != nil {
+		return nip.SecretKey{}, err
+	}
+	k, err := nip.ParseSecretKey(strings.TrimSpace(string(raw)))
+	if err != nil {
+		return k, fmt.Errorf("%w: %s does not hold a key", commit.ErrCorrupt, path)
+	}
+	return k, nil
+}
+
+func (o *Options) lockWait() time.Duration {
+	if o.LockWait == 0 {
+		return 5 * time.Second
+	}
+	return o.LockWait
+}
+
+// OpenCore opens an initialised home under its lock. ErrBusy, ErrNoHome,
+// ErrUnsafeHome, and the sentinels of the stores.
+func OpenCore(home string, o Options) (*Core, error) {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if err := checkHome(home); err != nil {
+		return nil, err
+	}
+	if !Initialised(home) {
+		return nil, fmt.Errorf("%w: %s holds no store; run holdfast init or holdfast up", ErrNoHome, home)
+	}
+	lock, err := lockHome(home, o.lockWait())
+	if err != nil {
+		return nil, err
+	}
+	c, err := openLocked(home, o)
+	if err != nil {
+		lock.release()
+		return nil, err
+	}
+	c.lock = lock
+	return c, nil
+}
+
+// openLocked opens the stores; the caller holds host.lock.
+func openLocked(home string, o Options) (*Core, error) {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Launch == nil {
+		o.Launch = owner.Launch
+	}
+	c := &Core{home: home, opts: o, log: o.Log}
+	var err error
+	if c.key, err = loadKey(filepath.Join(home, "host.key")); err != nil {
+		if errors.Is(err, os.ErrNotExist) {
+			return nil, fmt.Errorf("%w: host.key is missing; put it back from a backup, a new key would orphan every device", commit.ErrCorrupt)
+		}
+		return nil, err
+	}
+	c.self = c.key.Public()
+	if c.db, err = commit.Open(filepath.Join(home, "host.db"), commit.Options{Kind: dbKind, Version: dbVersion, Timeout: time.Second}); err != nil {
+		return nil, err
+	}
+	err = c.db.View(func(tx *bbolt.Tx) error {
+		for _, b := range hostBuckets {
+			if tx.Bucket(b) == nil {
+				return fmt.Errorf("%w: host.db lacks %s", commit.ErrCorrupt, b)
+			}
+		}
+		m := tx.Bucket(bucketMeta)
+		c.owner = nip.PubKey(m.Get([]byte("owner")))
+		if stored := nip.PubKey(m.Get([]byte("host"))); stored != c.self {
+			return fmt.Errorf("%w: host.key is not the key of this host.db; put the right one back", commit.ErrCorrupt)
+		}
+		return nil
+	})
+	if err != nil {
+		_ = c.db.Close()
+		return nil, err
+	}
+	if c.store, err = owner.Open(home, owner.Options{Now: o.Now}); err != nil {
+		_ = c.db.Close()
+		return nil, err
+	}
+	c.eval = &commands.Evaluator{
+		DB: c.db, Tasks: taskPort{c}, Now: o.Now,
+		Standing: func(tx *bbolt.Tx, s commands.Sender, now int64) bool {
+			code, err := c.standing(tx, s, nip.Operate, now)
+			return err == nil && code == ""
+		},
+		Decided: c.entryDecided,
+		Changed: c.entryChanged,
+	}
+	return c, nil
+}
+
+func (c *Core) closeStores() error {
+	return errors.Join(c.store.Close(), c.db.Close())
+}
+
+// Close closes the stores and gives up the home.
+func (c *Core) Close() error {
+	err := c.closeStores()
+	if c.lock != nil {
+		c.lock.release()
+	}
+	return err
+}

@@ -1,0 +1,107 @@
+// Package host is the resident host: the access book, admission, dispatch,
+// the auto-start policy, publication and the operator's socket.
+//
+// Its nouns: a Core is one opened home (host.db, the task store, the keys)
+// under host.lock; a Host is a Core that serves, joined to relays through the
+// Transport that it declares; an Inbound is one verified event that a relay
+// delivered.
+//
+// What goes in are verified events and operator verbs; what comes out are
+// sealed events handed to the Transport. cmd builds both and is the only
+// caller besides tests. A Core's methods may be called from any goroutine:
+// host.db has one committer, each task one evaluation lock, and the little
+// that is held in memory has a lock whose comment says what it guards.
+//
+// Durable when it returns: an admitted request, a journalled command, an
+// access change and the retained reply are in host.db before anything is
+// sent. Nothing in memory decides whether something happened.
+//
+// It does not: move events (relay), decide a command (commands), execute
+// (owner), or parse the wire (nip).
+package host
+
+import (
+	"context"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"holdfast/commands"
+	"holdfast/internal/commit"
+	"holdfast/nip"
+	"holdfast/owner"
+)
+
+// Inbound is one verified event and the relay name it arrived under.
+type Inbound struct {
+	Event nip.Verified
+	Relay nip.RelayURL
+}
+
+// RelayHealth is what status shows of one relay.
+type RelayHealth struct {
+	URL           nip.RelayURL `json:"url"`
+	State         string       `json:"state"`
+	Authenticated bool         `json:"authenticated"`
+	Since         int64        `json:"since"`
+	LastError     string       `json:"last_error"`
+}
+
+// Transport is what the host needs of relays; cmd joins it to package relay.
+type Transport interface {
+	// Inbound delivers verified events addressed to the host, in arrival order a relay.
+	Inbound() <-chan Inbound
+	// Authors renews the subscription to the owner and the active devices.
+	Authors(keys []nip.PubKey)
+	// Publish returns nil only when the relay accepted the event durably.
+	Publish(ctx context.Context, relay nip.RelayURL, ev *nip.Event) error
+	// Relays lists the names served, the primary first.
+	Relays() []RelayHealth
+	// Disconnect closes every connection of the key to the embedded relay.
+	Disconnect(key nip.PubKey)
+}
+
+// Options of OpenCore.
+type Options struct {
+	Now     func() time.Time // nil is time.Now
+	Log     zerolog.Logger
+	Version string
+	// Launch starts a turn's owner; nil is owner.Launch. Tests replace it.
+	Launch func(s *owner.Store, id owner.TaskID, grant owner.Digest) (*owner.Launched, error)
+	// LockWait bounds the wait for host.lock; 0 is 5 s.
+	LockWait time.Duration
+}
+
+// Core is one opened home under its lock.
+type Core struct {
+	home    string
+	opts    Options
+	key     nip.SecretKey
+	self    nip.PubKey
+	owner   nip.PubKey
+	db      *commit.DB
+	store   *owner.Store
+	journal commands.Journal
+	eval    *commands.Evaluator
+	lock    *homeLock
+	log     zerolog.Logger
+
+	// serving is set once, before any loop starts, when a Host was made of this Core.
+	serving *Host
+}
+
+// now is the wall clock in Unix seconds.
+func (c *Core) now() int64 { return c.opts.Now().Unix() }
+
+// Self is the host's public key.
+func (c *Core) Self() nip.PubKey { return c.self }
+
+// Owner is the owner's public key.
+func (c *Core) Owner() nip.PubKey { return c.owner }
+
+// Home is the folder this Core was opened on.
+func (c *Core) Home() string { return c.home }
+
+// RelayKey is the host's key for authenticating to relays; it signs nothing
+// else there.
+func (c *Core) RelayKey() nip.SecretKey { return c.key }

@@ -1,0 +1,413 @@
+package host
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"go.etcd.io/bbolt"
+
+	"holdfast/commands"
+	"holdfast/nip"
+	"holdfast/owner"
+	"holdfast/sandbox"
+)
+
+// The operator's verbs. They run in the resident host over its socket, or in
+// the caller's process on a Core that it opened itself: the same functions.
+
+// verb is one operator verb. emit is called once a document, for a stream verb
+// once a line.
+type verb func(ctx context.Context, c *Core, args json.RawMessage, emit func(any) error) error
+
+var verbs = map[string]verb{
+	"status":           verbStatus,
+	"invite":           verbInvite,
+	"devices.list":     verbDevices,
+	"devices.revoke":   verbRevoke,
+	"workspace.list":   verbWorkspaces,
+	"workspace.add":    verbWorkspaceAdd,
+	"workspace.remove": verbWorkspaceRemove,
+	"policy.set":       verbPolicySet,
+	"policy.off":       verbPolicyOff,
+	"task.new":         verbTaskNew,
+	"task.stop":        verbTaskStop,
+	"task.apply":       verbTaskApply,
+	"task.start":       verbTaskStart,
+	"task.archive":     verbTaskArchive,
+	"task.restore":     verbTaskRestore,
+	"task.recover":     verbTaskRecover,
+	"journal.list":     verbJournalList,
+	"journal.show":     verbJournalShow,
+	"journal.tail":     verbJournalTail,
+	"journal.check":    verbJournalCheck,
+	"journal.dump":     verbJournalDump,
+	"check":            verbCheck,
+}
+
+// Operate runs one verb on this Core. ErrUsage for unknown verbs and words.
+func (c *Core) Operate(ctx context.Context, name string, args json.RawMessage, emit func(any) error) error {
+	v, ok := verbs[name]
+	if !ok {
+		return fmt.Errorf("%w: this host knows no verb %q; it may be older than the command", ErrUsage, name)
+	}
+	if len(args) == 0 {
+		args = json.RawMessage("{}")
+	}
+	return v(ctx, c, args, emit)
+}
+
+func arguments(raw json.RawMessage, into any) error {
+	if err := json.Unmarshal(raw, into); err != nil {
+		return fmt.Errorf("%w: %s", ErrUsage, err)
+	}
+	return nil
+}
+
+func verbStatus(_ context.Context, c *Core, _ json.RawMessage, emit func(any) error) error {
+	s := Status{Host: c.self, Owner: c.owner, Relays: []RelayHealth{}, Tasks: map[string]int{}, Version: c.opts.Version}
+	if h := c.serving; h != nil {
+		s.Serving, s.Relays = true, h.transport.Relays()
+	}
+	err := c.db.View(func(tx *bbolt.Tx) error {
+		recs, err := c.activeGrants(tx, c.now())
+		if err != nil {
+			return err
+		}
+		s.Devices, s.Outbox = len(recs), tx.Bucket(bucketOutbox).Stats().KeyN
+		s.Journal.Entries, s.Journal.Undecided, err = c.journal.Counts(tx)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	ids, err := c.store.List()
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		t, err := c.store.Get(id)
+		if err != nil {
+			s.Tasks["unreadable"]++
+			continue
+		}
+		phase, _, _ := t.Summary()
+		s.Tasks[phase]++
+	}
+	p, _, err := loadPolicy(c.home)
+	if s.Policy.Enabled = err == nil && p.Enabled; err != nil {
+		s.Policy.Fault = err.Error()
+	}
+	able := sandbox.Probe()
+	s.Sandbox.Mechanism, s.Sandbox.Gaps = able.Mechanism, able.Gaps
+	return emit(s)
+}
+
+// InviteArgs of "invite".
+type InviteArgs struct {
+	Rights nip.Rights   `json:"rights"`
+	Days   int          `json:"days"`
+	Relay  nip.RelayURL `json:"relay"` // "" is the primary relay of the serving host
+}
+
+// Invited is an invitation to show: the code is a secret until it is used.
+type Invited struct {
+	Invitation nip.InvitationID `json:"invitation"`
+	Code       string           `json:"code"`
+	ExpiresAt  int64            `json:"expires_at"`
+	Relay      nip.RelayURL     `json:"relay"`
+}
+
+func verbInvite(ctx context.Context, c *Core, raw json.RawMessage, emit func(any) error) error {
+	var a InviteArgs
+	if err := arguments(raw, &a); err != nil {
+		return err
+	}
+	if a.Relay == "" {
+		relay, err := c.primaryRelay()
+		if err != nil {
+			return err
+		}
+		a.Relay = relay
+	}
+	inv, code, err := c.NewInvitation(ctx, a.Rights, a.Days, a.Relay)
+	if err != nil {
+		return err
+	}
+	return emit(Invited{inv.ID, code, inv.ExpiresAt, inv.Relay})
+}
+
+// primaryRelay is the relay that devices are invited to.
+func (c *Core) primaryRelay() (nip.RelayURL, error) {
+	if h := c.serving; h != nil {
+		if rs := h.transport.Relays(); len(rs) > 0 {
+			return rs[0].URL, nil
+		}
+	}
+	var stored nip.RelayURL
+	err := c.db.View(func(tx *bbolt.Tx) error {
+		stored = nip.RelayURL(tx.Bucket(bucketMeta).Get([]byte("relay")))
+		return nil
+	})
+	if err == nil && stored == "" {
+		err = fmt.Errorf("%w: no relay is known yet; start holdfast up, or name one with --relay", ErrUsage)
+	}
+	return stored, err
+}
+
+// Relay returns the stored primary relay, "" before the first start.
+func (c *Core) Relay() (nip.RelayURL, error) {
+	var stored nip.RelayURL
+	err := c.db.View(func(tx *bbolt.Tx) error {
+		stored = nip.RelayURL(tx.Bucket(bucketMeta).Get([]byte("relay")))
+		return nil
+	})
+	return stored, err
+}
+
+// SetRelay keeps the primary relay and counts the live grants that name
+// another one: they stop working, because a grant pins its relay byte for byte.
+func (c *Core) SetRelay(ctx context.Context, relay nip.RelayURL) (stranded int, err error) {
+	err = c.db.Update(ctx, func(tx *bbolt.Tx) error {
+		stranded = 0
+		recs, err := c.activeGrants(tx, c.now())
+		if err != nil {
+			return err
+		}
+		for _, r := range recs {
+			if r.Grant.Relay != relay {
+				stranded++
+			}
+		}
+		return tx.Bucket(bucketMeta).Put([]byte("relay"), []byte(relay))
+	})
+	return stranded, err
+}
+
+// ClassOf says how much room a key has on the embedded relay.
+func (c *Core) ClassOf(key nip.PubKey) (member, revoked bool) {
+	if key == c.self || key == c.owner {
+		return true, false
+	}
+	_ = c.db.View(func(tx *bbolt.Tx) error {
+		had := false
+		err := eachJSON(tx, bucketGrants, func(_ string, rec grantRecord) error {
+			if rec.Grant.Device == key {
+				had = true
+				member = member || rec.live(tx, c.now())
+			}
+			return nil
+		})
+		revoked = err == nil && had && !member
+		return err
+	})
+	return member, revoked
+}
+
+func verbDevices(_ context.Context, c *Core, _ json.RawMessage, emit func(any) error) error {
+	var list []nip.DeviceEntry
+	if err := c.db.View(func(tx *bbolt.Tx) (err error) {
+		list, err = c.deviceEntries(tx, c.now())
+		return err
+	}); err != nil {
+		return err
+	}
+	rows := make([]DeviceRow, 0, len(list))
+	for _, e := range list {
+		rows = append(rows, DeviceRow(e))
+	}
+	return emit(map[string]any{"devices": rows})
+}
+
+// DeviceRow is nip.DeviceEntry with the wire's member names.
+type DeviceRow struct {
+	Device    nip.PubKey  `json:"device"`
+	Grant     nip.GrantID `json:"grant"`
+	Rights    nip.Rights  `json:"rights"`
+	Epoch     int64       `json:"epoch"`
+	Origin    string      `json:"origin"`
+	IssuedAt  int64       `json:"issued_at"`
+	ExpiresAt int64       `json:"expires_at"`
+	State     string      `json:"state"`
+	LastSeen  *int64      `json:"last_seen"`
+}
+
+// RevokeArgs of "devices.revoke".
+type RevokeArgs struct {
+	Device nip.PubKey `json:"device"`
+	Stop   bool       `json:"stop"`
+}
+
+func verbRevoke(ctx context.Context, c *Core, raw json.RawMessage, emit func(any) error) error {
+	var a RevokeArgs
+	if err := arguments(raw, &a); err != nil {
+		return err
+	}
+	rev, err := c.Revoke(ctx, a.Device, a.Stop)
+	if err != nil {
+		return err
+	}
+	return emit(rev)
+}
+
+// WorkspaceRow is one label with what kind of root it names.
+type WorkspaceRow struct {
+	Label nip.Label `json:"label"`
+	Path  string    `json:"path"`
+	Kind  string    `json:"kind"`
+}
+
+func verbWorkspaces(_ context.Context, c *Core, _ json.RawMessage, emit func(any) error) error {
+	ws, err := loadWorkspaces(c.home)
+	if err != nil {
+		return err
+	}
+	rows := []WorkspaceRow{}
+	for _, w := range ws.Workspaces {
+		rows = append(rows, WorkspaceRow{w.Label, w.Path, w.kind()})
+	}
+	return emit(map[string]any{"workspaces": rows})
+}
+
+// WorkspaceArgs of "workspace.add" and "workspace.remove".
+type WorkspaceArgs struct {
+	Label nip.Label `json:"label"`
+	Path  string    `json:"path"`
+}
+
+func verbWorkspaceAdd(_ context.Context, c *Core, raw json.RawMessage, emit func(any) error) error {
+	var a WorkspaceArgs
+	if err := arguments(raw, &a); err != nil {
+		return err
+	}
+	w, err := AddWorkspace(c.home, a.Label, a.Path)
+	if err != nil {
+		return err
+	}
+	return emit(WorkspaceRow{w.Label, w.Path, w.kind()})
+}
+
+func verbWorkspaceRemove(_ context.Context, c *Core, raw json.RawMessage, emit func(any) error) error {
+	var a WorkspaceArgs
+	if err := arguments(raw, &a); err != nil {
+		return err
+	}
+	if err := RemoveWorkspace(c.home, a.Label); err != nil {
+		return err
+	}
+	return emit(map[string]any{"removed": a.Label})
+}
+
+func verbPolicySet(_ context.Context, c *Core, raw json.RawMessage, emit func(any) error) error {
+	p, err := SavePolicy(c.home, raw)
+	if err != nil {
+		return err
+	}
+	return c.policyChanged(p, emit)
+}
+
+func verbPolicyOff(_ context.Context, c *Core, _ json.RawMessage, emit func(any) error) error {
+	p, _, err := loadPolicy(c.home)
+	if err != nil {
+		return err
+	}
+	p.Enabled = false
+	if len(p.Rules) > 0 {
+		if err := writePolicy(c.home, p); err != nil {
+			return err
+		}
+	}
+	return c.policyChanged(p, emit)
+}
+
+// policyChanged wakes the starter and names the turns that the change does not
+// touch: a running turn keeps the grant it was admitted with.
+func (c *Core) policyChanged(p Policy, emit func(any) error) error {
+	running := []owner.TaskID{}
+	ids, err := c.store.List()
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if t, err := c.store.Get(id); err == nil && (t.Status == owner.Running || t.Status == owner.CancelRequested) {
+			running = append(running, id)
+		}
+	}
+	if h := c.serving; h != nil {
+		h.starter.wake()
+	}
+	return emit(map[string]any{"policy": p, "running": running})
+}
+
+// ShowPolicy reads the policy as it stands.
+func ShowPolicy(home string) (Policy, error) {
+	p, _, err := loadPolicy(home)
+	return p, err
+}
+
+// verbCheck verifies every durable file, read-only.
+func verbCheck(_ context.Context, c *Core, _ json.RawMessage, emit func(any) error) error {
+	type row struct {
+		Path   string `json:"path"`
+		OK     bool   `json:"ok"`
+		Detail string `json:"detail"`
+	}
+	rows := []row{}
+	var n uint64
+	err := c.db.View(func(tx *bbolt.Tx) (err error) {
+		n, err = c.journal.Check(tx)
+		return err
+	})
+	detail := fmt.Sprintf("journal chain of %d records holds", n)
+	if err != nil {
+		detail = err.Error()
+	}
+	rows = append(rows, row{"host.db", err == nil, detail})
+	if err := c.store.Check(func(path string, ok bool, detail string) { rows = append(rows, row{path, ok, detail}) }); err != nil {
+		rows = append(rows, row{"tasks", false, err.Error()})
+	}
+	if _, _, err := loadPolicy(c.home); err != nil {
+		rows = append(rows, row{"policy.json", false, err.Error()})
+	}
+	if _, err := loadWorkspaces(c.home); err != nil {
+		rows = append(rows, row{"workspaces.json", false, err.Error()})
+	}
+	return emit(map[string]any{"stores": rows})
+}
+
+// localNote journals an act of the person at the machine.
+func (c *Core) localNote(ctx context.Context, kind string, task owner.TaskID, note string, revision int64, fn func(tx *bbolt.Tx) error) error {
+	id, err := nip.NewID(rand.Reader)
+	if err != nil {
+		return err
+	}
+	return c.db.Update(ctx, func(tx *bbolt.Tx) error {
+		if fn != nil {
+			if err := fn(tx); err != nil {
+				return err
+			}
+		}
+		wire := nip.TaskID("")
+		if nip.ValidID(string(task)) {
+			wire = nip.TaskID(task)
+		}
+		key := commands.Key{Principal: c.self, Kind: kind, ID: id}
+		return c.journal.Note(tx, key, c.localSender(), wire, note, commands.OutcomeApplied, "", revision, c.now())
+	})
+}
+
+// ErrorCode is the operator protocol's word for an error.
+func ErrorCode(err error) string {
+	var refused *owner.Error
+	switch {
+	case errors.Is(err, ErrUsage):
+		return "usage"
+	case errors.Is(err, ErrNotFound):
+		return "not_found"
+	case errors.As(err, &refused):
+		return refused.Code
+	}
+	return "failed"
+}

@@ -1,0 +1,189 @@
+package host
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"go.etcd.io/bbolt"
+
+	"holdfast/commands"
+	"holdfast/nip"
+)
+
+// JournalArgs of the journal verbs.
+type JournalArgs struct {
+	Task   nip.TaskID `json:"task"`
+	Device nip.PubKey `json:"device"`
+	State  string     `json:"state"`
+	Since  int64      `json:"since"`
+	ID     string     `json:"id"` // command or request ID
+	NoText bool       `json:"no_text"`
+	Follow bool       `json:"follow"`
+	After  uint64     `json:"after"`
+}
+
+const journalPage = 1000
+
+func (a *JournalArgs) filter() (commands.Filter, error) {
+	f := commands.Filter{Task: a.Task, Device: a.Device, Since: a.Since, Limit: journalPage}
+	if a.State == "" {
+		return f, nil
+	}
+	for s := commands.StateReceived; s <= commands.StateDone; s++ {
+		if s.String() == a.State {
+			f.State = s
+			return f, nil
+		}
+	}
+	return f, fmt.Errorf("%w: state is received, held, dispatching or done", ErrUsage)
+}
+
+func verbJournalList(_ context.Context, c *Core, raw json.RawMessage, emit func(any) error) error {
+	var a JournalArgs
+	if err := arguments(raw, &a); err != nil {
+		return err
+	}
+	f, err := a.filter()
+	if err != nil {
+		return err
+	}
+	views := []*EntryView{}
+	err = c.db.View(func(tx *bbolt.Tx) error {
+		list, err := c.journal.List(tx, f)
+		for _, e := range list {
+			views = append(views, entryView(e, a.NoText))
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return emit(map[string]any{"entries": views})
+}
+
+// verbJournalShow finds an entry by its device and its command or request ID
+// and shows each state it passed.
+func verbJournalShow(_ context.Context, c *Core, raw json.RawMessage, emit func(any) error) error {
+	var a JournalArgs
+	if err := arguments(raw, &a); err != nil {
+		return err
+	}
+	var view *EntryView
+	err := c.db.View(func(tx *bbolt.Tx) error {
+		list, err := c.journal.List(tx, commands.Filter{Device: a.Device, Limit: 1 << 30})
+		if err != nil {
+			return err
+		}
+		for _, e := range list {
+			if e.Key.ID == a.ID {
+				view = entryView(e, a.NoText)
+				return c.history(tx, e, view)
+			}
+		}
+		return nil
+	})
+	if err == nil && view == nil {
+		err = fmt.Errorf("%w: no entry %s of device %s", ErrNotFound, a.ID, a.Device)
+	}
+	if err != nil {
+		return err
+	}
+	return emit(view)
+}
+
+func (c *Core) history(tx *bbolt.Tx, e commands.Entry, view *EntryView) error {
+	for _, seq := range e.History {
+		ts, err := c.journal.Transitions(tx, seq-1, 1)
+		if err != nil {
+			return err
+		}
+		for _, t := range ts {
+			if t.Seq == seq {
+				view.History = append(view.History, historyRow(t))
+			}
+		}
+	}
+	return nil
+}
+
+func historyRow(t commands.Transition) HistoryRow {
+	r := HistoryRow{Seq: t.Seq, At: t.At, What: t.What, State: t.State.String(), Reason: t.Reason}
+	if t.Outcome != commands.OutcomeNone {
+		r.Outcome = t.Outcome.String()
+	}
+	return r
+}
+
+// transitionLine is one line of tail and dump.
+type transitionLine struct {
+	HistoryRow
+	Device   nip.PubKey `json:"device"`
+	Kind     string     `json:"kind"`
+	ID       string     `json:"command"`
+	Previous string     `json:"previous"`
+}
+
+// verbJournalTail prints every transition after a.After, and goes on while the
+// caller stays where Follow.
+func verbJournalTail(ctx context.Context, c *Core, raw json.RawMessage, emit func(any) error) error {
+	var a JournalArgs
+	if err := arguments(raw, &a); err != nil {
+		return err
+	}
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	after := a.After
+	for {
+		n, err := c.emitTransitions(&after, emit)
+		if err != nil {
+			return err
+		}
+		if n == journalPage {
+			continue
+		}
+		if !a.Follow {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+func (c *Core) emitTransitions(after *uint64, emit func(any) error) (int, error) {
+	var ts []commands.Transition
+	if err := c.db.View(func(tx *bbolt.Tx) (err error) {
+		ts, err = c.journal.Transitions(tx, *after, journalPage)
+		return err
+	}); err != nil {
+		return 0, err
+	}
+	for _, t := range ts {
+		*after = t.Seq
+		line := transitionLine{historyRow(t), t.Key.Principal, t.Key.Kind, t.Key.ID, hex.EncodeToString(t.Previous[:])}
+		if err := emit(line); err != nil {
+			return 0, err
+		}
+	}
+	return len(ts), nil
+}
+
+func verbJournalDump(ctx context.Context, c *Core, _ json.RawMessage, emit func(any) error) error {
+	return verbJournalTail(ctx, c, json.RawMessage(`{}`), emit)
+}
+
+func verbJournalCheck(_ context.Context, c *Core, _ json.RawMessage, emit func(any) error) error {
+	var n uint64
+	if err := c.db.View(func(tx *bbolt.Tx) (err error) {
+		n, err = c.journal.Check(tx)
+		return err
+	}); err != nil {
+		return err
+	}
+	return emit(map[string]any{"ok": true, "records": n})
+}

@@ -1,0 +1,340 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"sort"
+	"strings"
+	"unicode/utf8"
+
+	"go.etcd.io/bbolt"
+
+	"holdfast/nip"
+	"holdfast/owner"
+)
+
+const (
+	promptLimit  = 8 << 10  // of a page; the whole is task.original
+	stepLimit    = 16 << 10 // one step's JSON
+	pageBudget   = 30 << 10 // steps of one page, so that the envelope stays under 40,960 bytes
+	listingLimit = 64
+)
+
+// read answers task.list, task.read and task.original. Reads are not retained.
+// The grant and the right are checked again just before sealing: whoever lost
+// them meanwhile gets no page.
+func (h *Host) read(k *call) error {
+	reply, err := h.readReply(k)
+	if err != nil {
+		return err
+	}
+	var code nip.Code
+	if err := h.db.View(func(tx *bbolt.Tx) (err error) {
+		code, err = h.standing(tx, k.who.sender, nip.Observe, h.now())
+		return err
+	}); err != nil || code != "" {
+		return err
+	}
+	return h.answerOnce(k, reply)
+}
+
+func (h *Host) readReply(k *call) (nip.Reply, error) {
+	no := func(code nip.Code) nip.Reply { return nip.Reply{Refusal: &nip.Refusal{Code: code}} }
+	ws, err := loadWorkspaces(h.home)
+	if err != nil {
+		h.log.Error().Err(err).Msg("workspaces cannot be read")
+		return no(nip.Unavailable), nil
+	}
+	var out nip.Outcome
+	var code nip.Code
+	switch op := k.req.Op.(type) {
+	case nip.TaskList:
+		w, ok := ws.find(op.Query.Workspace)
+		if !ok {
+			return no(nip.Forbidden), nil
+		}
+		var l nip.TaskListing
+		l, code, err = h.listTasks(w, op.Query)
+		out = nip.Tasks{Tasks: l}
+	case nip.TaskRead:
+		w, ok := ws.find(op.Query.Workspace)
+		if !ok {
+			return no(nip.Forbidden), nil
+		}
+		var p nip.Page
+		p, code, err = h.readTask(w, op.Query)
+		out = nip.TaskPage{Task: p}
+	case nip.TaskOriginal:
+		w, ok := ws.find(op.Query.Scope.Workspace)
+		if !ok {
+			return no(nip.Forbidden), nil
+		}
+		var c nip.Chunk
+		c, code, err = h.readOriginal(w, op.Query)
+		out = nip.Original{Original: c}
+	}
+	var refused *owner.Error
+	switch {
+	case errors.As(err, &refused):
+		return no(storeCode(refused.Code)), nil
+	case err != nil:
+		// A damaged task must not make the host deaf: the device hears
+		// unavailable, the operator reads why.
+		h.log.Error().Err(err).Str("request", string(k.req.ID)).Msg("task cannot be read")
+		return no(nip.Unavailable), nil
+	case code != "":
+		return no(code), nil
+	}
+	return nip.Reply{Outcome: out}, nil
+}
+
+// listTasks shows the newest tasks first. The digest binds the cursor to the
+// listing it came from, so that a page is never from two different ones.
+func (h *Host) listTasks(w Workspace, q nip.ListQuery) (nip.TaskListing, nip.Code, error) {
+	ids, err := h.store.List()
+	if err != nil {
+		return nip.TaskListing{}, "", err
+	}
+	type row struct {
+		t owner.Task
+	}
+	var rows []row
+	for _, id := range ids {
+		t, err := h.store.Get(id)
+		if err != nil {
+			return nip.TaskListing{}, "", err
+		}
+		if t.Intent.Workspace.Path == w.Path && t.Archived == nil {
+			rows = append(rows, row{t})
+		}
+	}
+	sort.Slice(rows, func(i, j int) bool {
+		if rows[i].t.CreatedAt != rows[j].t.CreatedAt {
+			return rows[i].t.CreatedAt > rows[j].t.CreatedAt
+		}
+		return rows[i].t.ID < rows[j].t.ID
+	})
+	var all strings.Builder
+	for _, r := range rows {
+		fmt.Fprintf(&all, "%s %d\n", r.t.ID, r.t.Revision)
+	}
+	l := nip.TaskListing{Workspace: w.Label, SnapshotDigest: nip.DigestOf([]byte(all.String())), Rows: []nip.TaskRow{}}
+	start := 0
+	if c := q.Cursor; c != nil {
+		if c.Workspace != w.Label {
+			return l, nip.Malformed, nil
+		}
+		if c.SnapshotDigest != l.SnapshotDigest || c.Next > len(rows) {
+			return l, nip.Stale, nil
+		}
+		start = c.Next
+	}
+	for _, r := range rows[start:] {
+		if len(l.Rows) == min(q.Limit, listingLimit) {
+			break
+		}
+		phase, _, _ := r.t.Summary()
+		l.Rows = append(l.Rows, nip.TaskRow{
+			Task: string(r.t.ID), Revision: r.t.Revision, Title: cut(r.t.Intent.Title, 200),
+			Phase: nip.Phase(phase), Attempt: attempt(&r.t),
+		})
+	}
+	if next := start + len(l.Rows); next < len(rows) {
+		l.MoreAvailable = true
+		l.Next = &nip.ListCursor{Workspace: w.Label, SnapshotDigest: l.SnapshotDigest, Next: next}
+	}
+	return l, "", nil
+}
+
+// attempt is the current turn's number, null before a turn was admitted.
+func attempt(t *owner.Task) *int {
+	if t.Run == nil {
+		return nil
+	}
+	n := t.Turn()
+	return &n
+}
+
+func scopeOf(label nip.Label, t *owner.Task) nip.Scope {
+	return nip.Scope{Workspace: label, Task: string(t.ID), Revision: t.Revision, Attempt: attempt(t), IntentDigest: nip.Digest(t.IntentDigest)}
+}
+
+// sameTurn reports whether an older scope still speaks of this turn: a cursor
+// outlives appended events, never another turn.
+func sameTurn(label nip.Label, s nip.Scope, t *owner.Task) bool {
+	now := scopeOf(label, t)
+	same := s.Attempt == nil && now.Attempt == nil || s.Attempt != nil && now.Attempt != nil && *s.Attempt == *now.Attempt
+	return same && s.Workspace == label && s.Task == now.Task && s.IntentDigest == now.IntentDigest && s.Revision <= now.Revision
+}
+
+func (h *Host) readTask(w Workspace, q nip.ReadQuery) (nip.Page, nip.Code, error) {
+	var page nip.Page
+	t, err := h.store.Get(owner.TaskID(q.Task))
+	if err != nil {
+		return page, "", err
+	}
+	if t.Intent.Workspace.Path != w.Path {
+		return page, nip.Forbidden, nil
+	}
+	if q.Revision != nil && q.Cursor == nil && *q.Revision != t.Revision {
+		return page, nip.Stale, nil
+	}
+	var from *owner.ViewCursor
+	if c := q.Cursor; c != nil {
+		if q.Revision == nil || *q.Revision != c.Scope.Revision {
+			return page, nip.Malformed, nil
+		}
+		if !sameTurn(w.Label, c.Scope, &t) || t.Run == nil || c.Source != traceSource(t.Run.Turn) {
+			return page, nip.Stale, nil
+		}
+		from = &owner.ViewCursor{
+			TaskID: t.ID, IntentDigest: t.IntentDigest, TraceFile: t.Run.Admission.TraceFile,
+			NextStep: c.NextStep, PrefixDigest: owner.Digest(c.PrefixDigest),
+		}
+	}
+	limit := min(q.Limit, 64)
+	for {
+		v, err := h.store.View(t.ID, limit, stepLimit, from)
+		if err != nil {
+			return page, "", err
+		}
+		size := 0
+		for _, s := range v.Steps {
+			size += len(s.JSON) + 64
+		}
+		if size <= pageBudget || limit == 1 {
+			return pageOf(w.Label, &v), "", nil
+		}
+		// Fewer steps and the same cursor rules: a page is split at a step,
+		// never inside one.
+		limit = max(1, fitting(v.Steps))
+	}
+}
+
+// fitting counts the leading steps that stay within a page's budget.
+func fitting(steps []owner.ViewStep) int {
+	size := 0
+	for i, s := range steps {
+		if size += len(s.JSON) + 64; size > pageBudget {
+			return i
+		}
+	}
+	return len(steps)
+}
+
+func traceSource(turn int) string { return fmt.Sprintf("trace:%d", turn) }
+
+func pageOf(label nip.Label, v *owner.View) nip.Page {
+	t := &v.Task
+	phase, _, _ := t.Summary()
+	p := nip.Page{
+		Scope: scopeOf(label, t), Title: cut(t.Intent.Title, 200), Prompt: cut(t.EffectivePrompt(), promptLimit),
+		Phase: nip.Phase(phase), Execution: string(t.Execution), Verification: string(t.Checks),
+		Integration: "not_attempted", Termination: termination(t), Delivery: delivery(t), Cleanup: cleanup(t),
+		CostStatus: "unknown", Artifacts: []nip.PageArtifact{}, Children: []nip.PageChild{},
+		Evidence: nip.Evidence{State: v.Evidence, TotalSteps: v.TotalSteps, Steps: []nip.Step{}, Faults: []nip.LineFault{}, MoreFaults: v.MoreFaults},
+	}
+	if v.Trace != "" && v.Digest != "" {
+		p.Evidence.Original = &nip.OriginalRef{Source: traceSource(t.Run.Turn), Digest: nip.Digest(v.Digest), Bytes: v.Bytes, MediaType: "application/jsonl"}
+	}
+	for _, s := range v.Steps {
+		if s.JSON == nil {
+			p.Evidence.Steps = append(p.Evidence.Steps, nip.Step{Kind: "gap", Index: s.Index, Reason: "oversized", Original: p.Evidence.Original})
+			continue
+		}
+		p.Evidence.Steps = append(p.Evidence.Steps, nip.Step{Kind: "original", Index: s.Index, Step: s.JSON})
+	}
+	for _, f := range v.Faults {
+		p.Evidence.Faults = append(p.Evidence.Faults, nip.LineFault{Line: f.Line, Kind: f.Kind})
+	}
+	if v.Next != nil && t.Run != nil {
+		p.Next = &nip.PageCursor{
+			Scope: p.Scope, Source: traceSource(t.Run.Turn), SourceDigest: nip.Digest(v.Digest), SourceBytes: v.Bytes,
+			NextStep: v.Next.NextStep, PrefixDigest: nip.Digest(v.Next.PrefixDigest),
+		}
+	}
+	p.MoreAvailable = v.More
+	return p
+}
+
+// termination is how the turn's process ended, in the owner's own words.
+func termination(t *owner.Task) string {
+	switch {
+	case t.NotStarted != "":
+		return cut("not started: "+t.NotStarted, 128)
+	case t.Run == nil || t.Run.Result == nil:
+		return "none"
+	}
+	return cut(t.Run.Result.Ending, 128)
+}
+
+func delivery(t *owner.Task) string {
+	switch {
+	case t.Run == nil:
+		return "not_delivered"
+	case t.Run.Process == nil:
+		return "admitted"
+	}
+	return "delivered"
+}
+
+func cleanup(t *owner.Task) string {
+	switch {
+	case t.Run == nil || t.Run.Result == nil:
+		return "none"
+	case t.Run.Result.GroupClear:
+		return "confirmed"
+	}
+	return "unconfirmed"
+}
+
+func (h *Host) readOriginal(w Workspace, q nip.OriginalQuery) (nip.Chunk, nip.Code, error) {
+	var out nip.Chunk
+	t, err := h.store.Get(owner.TaskID(q.Scope.Task))
+	if err != nil {
+		return out, "", err
+	}
+	if t.Intent.Workspace.Path != w.Path {
+		return out, nip.Forbidden, nil
+	}
+	if !sameTurn(w.Label, q.Scope, &t) {
+		return out, nip.Stale, nil
+	}
+	start := int64(0)
+	if c := q.Cursor; c != nil {
+		if c.Source != q.Original.Source || c.Digest != q.Original.Digest || c.NextByte < 0 {
+			return out, nip.Malformed, nil
+		}
+		start = c.NextByte
+	}
+	data, total, digest, err := h.store.Original(t.ID, q.Original.Source, start, min(q.Limit, 16<<10))
+	if err != nil {
+		return out, "", err
+	}
+	if nip.Digest(digest) != q.Original.Digest || total != q.Original.Bytes {
+		return out, nip.Stale, nil
+	}
+	out = nip.Chunk{Scope: q.Scope, Original: q.Original, Start: start, Data: data}
+	if end := start + int64(len(data)); end < total {
+		out.MoreAvailable = true
+		out.Next = &nip.ChunkCursor{
+			Scope: q.Scope, Source: q.Original.Source, Digest: q.Original.Digest, NextByte: end,
+			PrefixDigest: nip.DigestOf(fmt.Appendf(nil, "%s %s %d", q.Original.Source, q.Original.Digest, end)),
+		}
+		if c := q.Cursor; c != nil && c.PrefixDigest != nip.DigestOf(fmt.Appendf(nil, "%s %s %d", c.Source, c.Digest, c.NextByte)) {
+			return nip.Chunk{}, nip.Stale, nil
+		}
+	}
+	return out, "", nil
+}
+
+// cut shortens s to at most n bytes on a character boundary.
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
+}

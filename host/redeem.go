@@ -1,0 +1,198 @@
+package host
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+
+	"go.etcd.io/bbolt"
+
+	"holdfast/commands"
+	"holdfast/nip"
+)
+
+// redeem answers an invitation (NIP-HOST, redemption). The grant, the
+// invitation's bond to the device and the retained reply are one commit: after
+// it the same device always gets the same grant, before it nothing happened.
+func (h *Host) redeem(ctx context.Context, k *call) error {
+	var reply nip.Reply
+	var ev *nip.Event
+	var silent, issued bool
+	err := h.db.Update(ctx, func(tx *bbolt.Tx) error {
+		now := h.now()
+		reply, ev, silent, issued = nip.Reply{}, nil, false, false
+		op := k.req.Op.(nip.EnrollRedeem)
+		var inv invitationRecord
+		found, err := getJSON(tx, bucketInvitations, string(op.Invitation), &inv)
+		if err != nil {
+			return err
+		}
+		if !found || inv.CapabilityDigest != nip.DigestOf([]byte(op.Capability)) || inv.Relay != k.req.Relay {
+			silent = true
+			return nil
+		}
+		var kept retainedReply
+		if known, err := getJSON(tx, bucketReplies, string(k.req.ID), &kept); err != nil {
+			return err
+		} else if known && kept.Signer == k.opened.Signer {
+			if code, err := h.redeemRefusal(tx, k, &inv, now); err != nil || code != "" {
+				reply.Refusal = &nip.Refusal{Code: code}
+				return err
+			}
+			ev = kept.Reply
+			return nil
+		}
+		code, err := h.redeemRefusal(tx, k, &inv, now)
+		if err == nil && code == "" && inv.Replies >= maxRedeemReplies {
+			code = nip.RateLimited
+		}
+		var rec grantRecord
+		if err == nil && code == "" {
+			rec, issued, code, err = h.grantFor(tx, k.opened.Signer, &inv, now)
+		}
+		if err == nil && code == "" {
+			var full bool
+			if full, err = repliesFull(tx, now); full {
+				code = nip.Bounds
+			}
+		}
+		if err != nil {
+			return err
+		}
+		if code != "" {
+			reply.Refusal = &nip.Refusal{Code: code}
+			return nil
+		}
+		inv.Replies++
+		if err := putJSON(tx, bucketInvitations, string(inv.ID), inv); err != nil {
+			return err
+		}
+		if issued {
+			s := commands.Sender{Device: rec.Grant.Device, Grant: rec.Grant.ID, Epoch: rec.Grant.Epoch}
+			key := commands.Key{Principal: rec.Grant.Device, Kind: k.req.Kind, ID: string(k.req.ID)}
+			if err := h.journal.Note(tx, key, s, "", "redeemed invitation "+string(inv.ID), commands.OutcomeApplied, "", 0, now); err != nil {
+				return err
+			}
+		}
+		ev, err = h.retain(tx, k, nip.Reply{Outcome: nip.Granted{Authorization: rec.Envelope}})
+		return err
+	})
+	switch {
+	case err != nil:
+		return err
+	case silent:
+		h.log.Debug().Str("request", string(k.req.ID)).Msg("redemption without the right invitation: no answer")
+		return nil
+	case reply.Refusal != nil:
+		return h.answerOnce(k, reply)
+	}
+	if issued {
+		h.log.Info().Str("device", string(k.opened.Signer)).Msg("device paired")
+		h.accessChanged()
+		h.emit(Event{Event: "paired", Device: k.opened.Signer})
+		h.publisher.welcome(k.opened.Signer)
+	}
+	h.sendReply(k, ev)
+	return nil
+}
+
+// redeemRefusal says which signed refusal an otherwise right redemption gets,
+// in the order of the wire. Nothing it says is retained.
+func (c *Core) redeemRefusal(tx *bbolt.Tx, k *call, inv *invitationRecord, now int64) (nip.Code, error) {
+	signer := k.opened.Signer
+	switch {
+	case signer == c.owner || signer == c.self:
+		return nip.Forbidden, nil
+	case inv.Cancelled:
+		return nip.Revoked, nil
+	case now >= inv.ExpiresAt || now >= inv.GrantExpiresAt:
+		return nip.Expired, nil
+	case k.req.IssuedAt < inv.IssuedAt-clockSkew || k.req.ExpiresAt > inv.ExpiresAt:
+		return nip.Forbidden, nil
+	case inv.Grant == "":
+		return "", nil
+	}
+	var rec grantRecord
+	found, err := getJSON(tx, bucketGrants, string(inv.Grant), &rec)
+	switch {
+	case err != nil:
+		return "", err
+	case !found:
+		return nip.Unavailable, nil
+	case rec.Grant.Device != signer:
+		return nip.Forbidden, nil
+	case rec.RevokedAt != 0 || rec.Grant.Epoch != epochOf(tx, signer):
+		return nip.Revoked, nil
+	}
+	return "", nil
+}
+
+// grantFor returns the invitation's grant, issuing it the first time. Issuing
+// revokes the device's earlier grants without touching its epoch.
+func (c *Core) grantFor(tx *bbolt.Tx, device nip.PubKey, inv *invitationRecord, now int64) (grantRecord, bool, nip.Code, error) {
+	var rec grantRecord
+	if inv.Grant != "" {
+		_, err := getJSON(tx, bucketGrants, string(inv.Grant), &rec)
+		return rec, false, "", err
+	}
+	room, err := c.makeGrantRoom(tx, now)
+	if err != nil || !room {
+		return rec, false, nip.Bounds, err
+	}
+	if getCount(tx, bucketEpochs, string(device)) == 0 && tx.Bucket(bucketEpochs).Get([]byte(device)) == nil {
+		if tx.Bucket(bucketEpochs).Stats().KeyN >= maxEpochs {
+			return rec, false, nip.Bounds, nil
+		}
+	}
+	id, err := nip.NewID(rand.Reader)
+	if err != nil {
+		return rec, false, "", err
+	}
+	rec.Grant = nip.Grant{
+		ID: nip.GrantID(id), Origin: nip.Origin{Kind: "invitation", ID: string(inv.ID), Issuer: inv.Issuer},
+		Host: c.self, Owner: c.owner, Device: device, Relay: inv.Relay, Epoch: epochOf(tx, device),
+		IssuedAt: now, ExpiresAt: inv.GrantExpiresAt, Rights: inv.Rights,
+	}
+	a, err := nip.EncodeGrant(rec.Grant)
+	if err != nil {
+		return rec, false, "", fmt.Errorf("encode grant: %w", err)
+	}
+	if rec.Envelope, err = nip.Seal(c.key, device, nip.Mailbox(id), a, nil); err != nil {
+		return rec, false, "", fmt.Errorf("seal grant: %w", err)
+	}
+	if _, err := c.revokeGrants(tx, device, now); err != nil {
+		return rec, false, "", err
+	}
+	inv.Grant = rec.Grant.ID
+	return rec, true, "", putJSON(tx, bucketGrants, id, rec)
+}
+
+// makeGrantRoom evicts the grant that is dead longest when the book is full.
+func (c *Core) makeGrantRoom(tx *bbolt.Tx, now int64) (bool, error) {
+	n, victim, since := 0, "", int64(0)
+	named := map[nip.GrantID]bool{}
+	if err := eachJSON(tx, bucketInvitations, func(_ string, inv invitationRecord) error {
+		named[inv.Grant] = true
+		return nil
+	}); err != nil {
+		return false, err
+	}
+	err := eachJSON(tx, bucketGrants, func(key string, rec grantRecord) error {
+		n++
+		dead := rec.RevokedAt
+		if dead == 0 && now >= rec.Grant.ExpiresAt {
+			dead = rec.Grant.ExpiresAt
+		}
+		if dead != 0 && !named[rec.Grant.ID] && (victim == "" || dead < since) {
+			victim, since = key, dead
+		}
+		return nil
+	})
+	if err != nil || n < maxGrants {
+		return err == nil, err
+	}
+	if victim == "" {
+		return false, nil
+	}
+	return true, tx.Bucket(bucketGrants).Delete([]byte(victim))
+}

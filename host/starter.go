@@ -1,0 +1,271 @@
+package host
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sort"
+	"sync"
+	"time"
+
+	"go.etcd.io/bbolt"
+
+	"holdfast/nip"
+	"holdfast/owner"
+)
+
+const (
+	sweepEvery  = 10 * time.Second
+	maxLaunches = 2
+)
+
+// starter is the auto-start policy at work. One goroutine sweeps; others only
+// wake it. What it knows of tasks it re-reads from the store at every sweep
+// that follows a change.
+type starter struct {
+	h    *Host
+	bell chan struct{}
+
+	// mu guards live and open.
+	mu   sync.Mutex
+	open map[owner.TaskID]bool            // tasks that are queued, running or unknown, as last seen
+	live map[owner.TaskID]*owner.Launched // owners that this process started and that were not reaped yet
+}
+
+func (s *starter) wake() { ring(s.bell) }
+
+// note keeps the set of tasks that a sweep must look at, so that ended ones
+// cost nothing however many there are.
+func (s *starter) note(t *owner.Task) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t.Status == owner.Finished || t.Status == owner.Cancelled {
+		delete(s.open, t.ID)
+		return
+	}
+	s.open[t.ID] = true
+}
+
+func (s *starter) run(ctx context.Context) error {
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	for {
+		if err := s.sweep(ctx); err != nil && ctx.Err() == nil {
+			if fatal(err) {
+				return err
+			}
+			s.h.log.Error().Err(err).Msg("sweep failed; the next one tries again")
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.bell:
+		case <-tick.C:
+		}
+	}
+}
+
+// sweep settles dead runs and starts what the policy admits, oldest first.
+func (s *starter) sweep(ctx context.Context) error {
+	h := s.h
+	p, digest, err := loadPolicy(h.home)
+	h.policyState(err)
+	if err != nil {
+		p = Policy{} // unreadable is off; dead runs are settled all the same
+	}
+	var queued []owner.Task
+	active := 0
+	for _, id := range s.candidates() {
+		t, err := h.settled(ctx, id)
+		if err != nil {
+			h.log.Error().Err(err).Str("task", string(id)).Msg("task cannot be swept")
+			continue
+		}
+		s.note(&t)
+		switch t.Status {
+		case owner.Queued:
+			queued = append(queued, t)
+		case owner.Running, owner.CancelRequested:
+			active++
+		}
+	}
+	sort.Slice(queued, func(i, j int) bool {
+		if queued[i].UpdatedAt != queued[j].UpdatedAt {
+			return queued[i].UpdatedAt < queued[j].UpdatedAt
+		}
+		return queued[i].ID < queued[j].ID
+	})
+	var ready []owner.Task
+	for _, t := range queued {
+		alive, err := h.store.OwnerAlive(t.ID)
+		if err != nil {
+			return err
+		}
+		if alive || s.launching(t.ID) {
+			active++ // a start that was not admitted yet occupies a place
+			continue
+		}
+		ready = append(ready, t)
+	}
+	for i := range ready {
+		if !p.Enabled || active >= p.MaxRunning {
+			return nil
+		}
+		started, err := s.start(ctx, &ready[i], p, digest)
+		if err != nil {
+			return err
+		}
+		if started {
+			active++
+		}
+	}
+	return nil
+}
+
+func (s *starter) candidates() []owner.TaskID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ids := make([]owner.TaskID, 0, len(s.open))
+	for id := range s.open {
+		ids = append(ids, id)
+	}
+	sort.Slice(ids, func(i, j int) bool { return ids[i] < ids[j] })
+	return ids
+}
+
+func (s *starter) launching(id owner.TaskID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.live[id] != nil
+}
+
+// start launches the owner of one queued turn, or ends the turn with a reason.
+//
+// The launch count is committed before the owner exists: a crash in between
+// spends one of the two launches and starts nothing twice, because only the
+// holder of the task's owner lock can admit the turn.
+func (s *starter) start(ctx context.Context, t *owner.Task, p Policy, digest nip.Digest) (bool, error) {
+	h := s.h
+	origin, found, code, err := h.originStanding(t)
+	if err != nil || !found {
+		return false, err
+	}
+	if code != "" {
+		return false, h.notStarted(ctx, t, "device "+string(code))
+	}
+	ws, err := loadWorkspaces(h.home)
+	if err != nil {
+		return false, err
+	}
+	rule, label, ok := ruleOf(&p, ws, t.Intent.Workspace.Path)
+	if !ok || rule.Adapter != t.Intent.Configuration.Adapter {
+		return false, nil
+	}
+	grant, err := owner.EncodeGrant(grantOf(t, &rule, digest))
+	if err != nil {
+		h.log.Error().Err(err).Str("task", string(t.ID)).Msg("the policy's rule makes no valid grant")
+		return false, h.notStarted(ctx, t, "the policy's rule does not fit this task")
+	}
+	blob, err := h.store.PutBlob(grant)
+	if err != nil {
+		return false, err
+	}
+	launches, err := h.countLaunch(ctx, t)
+	if err != nil {
+		return false, err
+	}
+	if launches > maxLaunches {
+		return false, h.notStarted(ctx, t, "its owner ended before the turn was admitted")
+	}
+	l, err := h.opts.Launch(h.store, t.ID, blob)
+	if err != nil {
+		return false, fmt.Errorf("start the owner of %s: %w", t.ID, err)
+	}
+	h.log.Info().Str("hop", "start").Str("task", string(t.ID)).Str("workspace", string(label)).
+		Bool("local", origin.Local).Int("owner", l.PID).Msg("turn handed to its owner")
+	s.mu.Lock()
+	s.live[t.ID] = l
+	s.mu.Unlock()
+	h.background(func() {
+		<-l.Done
+		s.mu.Lock()
+		delete(s.live, t.ID)
+		s.mu.Unlock()
+		s.wake()
+		h.taskChanged(t.ID)
+	})
+	return true, nil
+}
+
+// originStanding rechecks, at this very start, the device whose word made the
+// turn. code "" means that it may run.
+func (h *Host) originStanding(t *owner.Task) (o turnOrigin, found bool, code nip.Code, err error) {
+	err = h.db.View(func(tx *bbolt.Tx) error {
+		var err error
+		if o, found, err = getOrigin(tx, t.ID, t.TurnStart()); err != nil || !found || o.Local {
+			return err
+		}
+		code, err = h.standing(tx, o.Sender, nip.Operate, h.now())
+		return err
+	})
+	return o, found, code, err
+}
+
+// notStarted ends a queued turn that cannot run. Losing the race to another
+// writer is fine: the next sweep sees what is there.
+func (h *Host) notStarted(ctx context.Context, t *owner.Task, cause string) error {
+	_, err := h.store.Append(ctx, t.ID, epochOfTask(t), owner.Event{NotStarted: &cause})
+	var refused *owner.Error
+	if errors.As(err, &refused) {
+		return nil
+	}
+	return err
+}
+
+// countLaunch counts the starts of this turn at this revision, durably, and returns the count
+// with this one.
+func (h *Host) countLaunch(ctx context.Context, t *owner.Task) (int64, error) {
+	var n int64
+	key := string(turnKey(t.ID, t.Revision))
+	err := h.db.Update(ctx, func(tx *bbolt.Tx) error {
+		n = getCount(tx, bucketLaunches, key) + 1
+		return putCount(tx, bucketLaunches, key, n)
+	})
+	return n, err
+}
+
+// ruleOf finds the first rule for any label of the root.
+func ruleOf(p *Policy, ws *workspaceFile, root string) (Rule, nip.Label, bool) {
+	for _, l := range ws.labelsOf(root) {
+		if r, ok := p.ruleFor(l); ok {
+			return r, l, true
+		}
+	}
+	return Rule{}, "", false
+}
+
+// grantOf is the execution grant that the rule gives this turn.
+func grantOf(t *owner.Task, r *Rule, policy nip.Digest) owner.Grant {
+	return owner.Grant{
+		Schema: "holdfast.execution-grant.v1", TaskID: t.ID, IntentDigest: t.IntentDigest, ExpectedRevision: t.Revision,
+		Program: r.Program, Arguments: r.Arguments, Write: r.Write, WallSeconds: r.WallSeconds,
+		StreamBytes: r.StreamBytes, MemoryBytes: r.MemoryBytes, Adapter: r.Adapter, Network: json.RawMessage(r.network()),
+		Read: r.Read, Environment: r.Environment, Git: r.git(), Degraded: r.Degraded, PolicyDigest: owner.Digest(policy),
+	}
+}
+
+// policyState remembers, for status, why the policy cannot be read.
+func (h *Host) policyState(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	was := h.policyFault
+	h.policyFault = ""
+	if err != nil {
+		h.policyFault = err.Error()
+		if was == "" {
+			h.log.Error().Err(err).Str("file", filepath.Join(h.home, "policy.json")).Msg("policy cannot be read; nothing starts by itself")
+		}
+	}
+}

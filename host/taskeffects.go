@@ -1,0 +1,264 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"go.etcd.io/bbolt"
+
+	"holdfast/commands"
+	"holdfast/nip"
+	"holdfast/owner"
+)
+
+// admittedEffect is a task.create, task.steer or task.cancel whose exact
+// task-command bytes are durable and whose outcome is not recorded yet.
+type admittedEffect struct {
+	Sender    commands.Sender `json:"sender"`
+	Kind      string          `json:"kind"`
+	Task      nip.TaskID      `json:"task"`
+	Bytes     []byte          `json:"bytes"`
+	ExpiresAt int64           `json:"expires_at"`
+}
+
+// taskEffect runs an operation that becomes exactly one task command.
+//
+// Commit point 1 is the admitted row with the exact bytes: a crash before it
+// means that nothing happened and the device's retry starts over; after it the
+// start-up applies the same bytes (finishAdmitted). The store takes the bytes
+// at most once by their command ID. Commit point 2 is the journal note, the
+// turn's origin and the retained reply, which also removes the row.
+func (h *Host) taskEffect(ctx context.Context, k *call) error {
+	task, bytes, refusal, err := h.compileEffect(k)
+	if err != nil {
+		return err
+	}
+	if refusal != "" {
+		return h.answerRetained(ctx, k, nip.Reply{}, func(tx *bbolt.Tx, now int64) (nip.Reply, error) {
+			r := &nip.Refusal{Code: refusal}
+			return nip.Reply{Refusal: r}, h.note(tx, k, task, k.req.Kind, r, 0, now)
+		})
+	}
+	eff := admittedEffect{Sender: k.who.sender, Kind: k.req.Kind, Task: task, Bytes: bytes, ExpiresAt: k.req.ExpiresAt}
+	full := false
+	err = h.db.Update(ctx, func(tx *bbolt.Tx) error {
+		now := h.now()
+		code, err := h.standing(tx, k.who.sender, k.req.Op.Right(), now)
+		if err == nil && code != "" {
+			err = errLostStanding
+		}
+		if err != nil {
+			return err
+		}
+		if full, err = repliesFull(tx, now); err != nil || full {
+			return err
+		}
+		return putJSON(tx, bucketAdmitted, string(k.req.ID), eff)
+	})
+	switch {
+	case errors.Is(err, errLostStanding):
+		return h.refuseStanding(k)
+	case err != nil:
+		return err
+	case full:
+		return h.answerOnce(k, nip.Reply{Refusal: &nip.Refusal{Code: nip.Bounds}})
+	}
+	var ev *nip.Event
+	err = h.applyAdmitted(ctx, k.req.ID, eff, func(tx *bbolt.Tx, r nip.Reply) (err error) {
+		ev, err = h.retain(tx, k, r)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	h.sendReply(k, ev)
+	h.starter.wake()
+	return nil
+}
+
+// applyAdmitted is the second half of taskEffect, shared with the start-up.
+func (c *Core) applyAdmitted(ctx context.Context, id nip.RequestID, eff admittedEffect, answer func(tx *bbolt.Tx, r nip.Reply) error) error {
+	rec, err := c.store.Apply(ctx, eff.Bytes)
+	var refused *owner.Error
+	if err != nil && !errors.As(err, &refused) {
+		return fmt.Errorf("apply %s: %w", eff.Kind, err)
+	}
+	reply := nip.Reply{Outcome: nip.Dispatched{Operation: eff.Kind, Reference: string(eff.Task)}}
+	outcome, reason := commands.OutcomeApplied, nip.Code("")
+	if refused != nil {
+		outcome, reason = commands.OutcomeRejected, storeCode(refused.Code)
+		reply = nip.Reply{Refusal: &nip.Refusal{Code: reason}}
+	}
+	return c.db.Update(ctx, func(tx *bbolt.Tx) error {
+		now := c.now()
+		if refused == nil && eff.Kind == "task.create" {
+			if err := putOrigin(tx, owner.TaskID(eff.Task), rec.Revision, turnOrigin{Sender: eff.Sender}); err != nil {
+				return err
+			}
+		}
+		key := commands.Key{Principal: eff.Sender.Device, Kind: eff.Kind, ID: string(id)}
+		if err := c.journal.Note(tx, key, eff.Sender, eff.Task, eff.Kind, outcome, reason, rec.Revision, now); err != nil {
+			return err
+		}
+		if err := tx.Bucket(bucketAdmitted).Delete([]byte(id)); err != nil {
+			return err
+		}
+		if answer == nil {
+			return nil
+		}
+		return answer(tx, reply)
+	})
+}
+
+// finishAdmitted runs at every start: the exact bytes of each admitted effect
+// are applied again, which changes nothing where they already were.
+func (c *Core) finishAdmitted(ctx context.Context) error {
+	rows := map[string]admittedEffect{}
+	if err := c.db.View(func(tx *bbolt.Tx) error {
+		return eachJSON(tx, bucketAdmitted, func(key string, eff admittedEffect) error {
+			rows[key] = eff
+			return nil
+		})
+	}); err != nil {
+		return err
+	}
+	for id, eff := range rows {
+		if err := c.applyAdmitted(ctx, nip.RequestID(id), eff, nil); err != nil {
+			return err
+		}
+		c.log.Info().Str("request", id).Str("op", eff.Kind).Msg("finished a request that a stop had cut off")
+	}
+	return nil
+}
+
+// storeCode is the wire code of a definite refusal of the task store.
+func storeCode(code string) nip.Code {
+	switch code {
+	case "not_found":
+		return nip.Forbidden
+	case "revision_mismatch":
+		return nip.Stale
+	case "invalid_transition", "command_conflict":
+		return nip.Conflict
+	case "limit_exceeded":
+		return nip.Bounds
+	}
+	return nip.Unavailable
+}
+
+// compileEffect makes the exact bytes, or says which code refuses.
+func (h *Host) compileEffect(k *call) (nip.TaskID, []byte, nip.Code, error) {
+	id := storeCommandID(k.opened.Signer, string(k.req.ID), "apply")
+	switch op := k.req.Op.(type) {
+	case nip.TaskCreate:
+		task := nip.TaskID(k.req.ID)
+		if len(op.Images) > 0 {
+			// No image can have been uploaded to this host, which the wire
+			// calls a conflict.
+			return task, nil, nip.Conflict, nil
+		}
+		if op.Engine != "" {
+			return task, nil, nip.Unsupported, nil
+		}
+		intent, code := h.intentFor(op)
+		if code != "" {
+			return task, nil, code, nil
+		}
+		b, err := owner.EncodeCommand(owner.Command{
+			CommandID: storeCommandID(k.opened.Signer, string(k.req.ID), "create"),
+			TaskID:    owner.TaskID(task), Action: owner.Action{Submit: intent},
+		})
+		return task, b, "", err
+	case nip.TaskSteer:
+		return h.compileFor(op.Task, owner.Command{
+			CommandID: id, TaskID: owner.TaskID(op.Task), Expected: &op.Revision,
+			Action: owner.Action{Correct: &owner.CorrectAction{Prompt: op.Prompt, Reason: "steered by a device"}},
+		})
+	case nip.TaskCancel:
+		return h.compileFor(op.Task, owner.Command{
+			CommandID: id, TaskID: owner.TaskID(op.Task), Expected: &op.Revision,
+			Action: owner.Action{Cancel: &owner.CancelAction{Reason: op.Reason}},
+		})
+	}
+	return "", nil, "", fmt.Errorf("operation %s is no task command", k.req.Kind)
+}
+
+func (h *Host) compileFor(task nip.TaskID, cmd owner.Command) (nip.TaskID, []byte, nip.Code, error) {
+	if _, err := h.settled(context.Background(), cmd.TaskID); err != nil {
+		var refused *owner.Error
+		if errors.As(err, &refused) {
+			return task, nil, storeCode(refused.Code), nil
+		}
+		return task, nil, "", err
+	}
+	b, err := owner.EncodeCommand(cmd)
+	return task, b, "", err
+}
+
+// intentFor turns a label into the root that the operator gave it.
+func (h *Host) intentFor(op nip.TaskCreate) (*owner.Intent, nip.Code) {
+	ws, err := loadWorkspaces(h.home)
+	if err != nil {
+		h.log.Error().Err(err).Msg("workspaces cannot be read")
+		return nil, nip.Unavailable
+	}
+	w, ok := ws.find(op.Workspace)
+	if !ok {
+		return nil, nip.Forbidden
+	}
+	adapter := owner.PromptCommand
+	if p, _, err := loadPolicy(h.home); err == nil {
+		if r, ok := p.ruleFor(op.Workspace); ok {
+			adapter = r.Adapter
+		}
+	}
+	return &owner.Intent{
+		Title: op.Title, Prompt: op.Prompt,
+		Workspace:     owner.Workspace{Path: w.Path},
+		Configuration: owner.Configuration{Adapter: adapter},
+	}, ""
+}
+
+// archiveFromWire puts an ended task away; a repeat is fine.
+func (h *Host) archiveFromWire(ctx context.Context, k *call, op nip.TaskArchive) error {
+	var refusal *nip.Refusal
+	err := h.archive(ctx, owner.TaskID(op.Task), "archived by a device", string(k.opened.Signer))
+	var refused *owner.Error
+	if errors.As(err, &refused) {
+		refusal = &nip.Refusal{Code: storeCode(refused.Code)}
+	} else if err != nil {
+		return err
+	}
+	return h.answerRetained(ctx, k, nip.Reply{}, func(tx *bbolt.Tx, now int64) (nip.Reply, error) {
+		if err := h.note(tx, k, op.Task, "archive", refusal, 0, now); err != nil {
+			return nip.Reply{}, err
+		}
+		if refusal != nil {
+			return nip.Reply{Refusal: refusal}, nil
+		}
+		return nip.Reply{Outcome: nip.Dispatched{Operation: "task.archive", Reference: string(op.Task)}}, nil
+	})
+}
+
+// archive is idempotent: the first entry stays.
+func (c *Core) archive(ctx context.Context, id owner.TaskID, reason, by string) error {
+	l, err := c.store.Lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer l.Unlock()
+	t := l.Task()
+	if t.Archived != nil {
+		return nil
+	}
+	_, err = l.Append(epochOfTask(&t), owner.Event{Archived: &owner.Archived{Reason: reason, By: by, At: c.now()}})
+	return err
+}
+
+func epochOfTask(t *owner.Task) owner.Epoch {
+	if t.Run == nil {
+		return 1
+	}
+	return t.Run.Epoch
+}

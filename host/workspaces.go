@@ -1,0 +1,178 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+	"unicode"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"holdfast/internal/atomicfile"
+	"holdfast/internal/saferead"
+	"holdfast/nip"
+	"holdfast/owner/gitguard"
+)
+
+const (
+	workspacesVersion = "holdfast.workspaces.v1"
+	workspacesLimit   = 512 << 10
+	maxWorkspaces     = 64
+)
+
+// Workspace is a label for a root on this machine. The path never travels.
+type Workspace struct {
+	Label nip.Label `json:"label"`
+	Path  string    `json:"path"`
+}
+
+// workspaceFile is workspaces.json, sorted by label.
+type workspaceFile struct {
+	V          string      `json:"v"`
+	Workspaces []Workspace `json:"workspaces"`
+}
+
+func (f *workspaceFile) find(l nip.Label) (Workspace, bool) {
+	for _, w := range f.Workspaces {
+		if w.Label == l {
+			return w, true
+		}
+	}
+	return Workspace{}, false
+}
+
+// labelsOf lists the labels whose root is path.
+func (f *workspaceFile) labelsOf(path string) []nip.Label {
+	var out []nip.Label
+	for _, w := range f.Workspaces {
+		if w.Path == path {
+			out = append(out, w.Label)
+		}
+	}
+	return out
+}
+
+func (f *workspaceFile) labels() []nip.Label {
+	out := make([]nip.Label, 0, len(f.Workspaces))
+	for _, w := range f.Workspaces {
+		out = append(out, w.Label)
+	}
+	return out
+}
+
+func loadWorkspaces(home string) (*workspaceFile, error) {
+	raw, err := saferead.Read(filepath.Join(home, "workspaces.json"), workspacesLimit)
+	if errors.Is(err, os.ErrNotExist) {
+		return &workspaceFile{V: workspacesVersion}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read workspaces: %w", err)
+	}
+	var f workspaceFile
+	if err := json.Unmarshal(raw, &f, json.RejectUnknownMembers(true)); err != nil {
+		return nil, fmt.Errorf("workspaces.json: %w", err)
+	}
+	if f.V != workspacesVersion || len(f.Workspaces) > maxWorkspaces {
+		return nil, fmt.Errorf("workspaces.json is not a %s of at most %d labels", workspacesVersion, maxWorkspaces)
+	}
+	return &f, nil
+}
+
+func (f *workspaceFile) save(home string) error {
+	sort.Slice(f.Workspaces, func(i, j int) bool { return f.Workspaces[i].Label < f.Workspaces[j].Label })
+	raw, err := json.Marshal(f, jsontext.WithIndent("  "))
+	if err != nil {
+		return fmt.Errorf("encode workspaces: %w", err)
+	}
+	return atomicfile.Write(filepath.Join(home, "workspaces.json"), append(raw, '\n'))
+}
+
+// AddWorkspace gives a root a label. The root must exist, be outside the home,
+// and is kept by its canonical path.
+func AddWorkspace(home string, label nip.Label, path string) (Workspace, error) {
+	if why := labelFault(label); why != "" {
+		return Workspace{}, fmt.Errorf("%w: label: %s", ErrUsage, why)
+	}
+	abs, err := filepath.Abs(path)
+	if err == nil {
+		abs, err = filepath.EvalSymlinks(abs)
+	}
+	if err != nil {
+		return Workspace{}, fmt.Errorf("%w: %s", ErrUsage, err)
+	}
+	if st, err := os.Stat(abs); err != nil || !st.IsDir() {
+		return Workspace{}, fmt.Errorf("%w: %s is not a folder", ErrUsage, abs)
+	}
+	realHome, err := filepath.EvalSymlinks(home)
+	if err != nil {
+		return Workspace{}, fmt.Errorf("look at home: %w", err)
+	}
+	if within(abs, realHome) || within(realHome, abs) {
+		return Workspace{}, fmt.Errorf("%w: a workspace and the home must not contain each other", ErrUsage)
+	}
+	f, err := loadWorkspaces(home)
+	if err != nil {
+		return Workspace{}, err
+	}
+	w := Workspace{Label: label, Path: abs}
+	if old, ok := f.find(label); ok {
+		if old.Path == abs {
+			return w, nil
+		}
+		return Workspace{}, fmt.Errorf("%w: %q already names %s; remove it first", ErrUsage, label, old.Path)
+	}
+	if len(f.Workspaces) >= maxWorkspaces {
+		return Workspace{}, fmt.Errorf("%w: at most %d workspaces", ErrUsage, maxWorkspaces)
+	}
+	f.Workspaces = append(f.Workspaces, w)
+	return w, f.save(home)
+}
+
+// RemoveWorkspace forgets a label; the folder and its tasks stay.
+func RemoveWorkspace(home string, label nip.Label) error {
+	f, err := loadWorkspaces(home)
+	if err != nil {
+		return err
+	}
+	for i, w := range f.Workspaces {
+		if w.Label == label {
+			f.Workspaces = append(f.Workspaces[:i], f.Workspaces[i+1:]...)
+			return f.save(home)
+		}
+	}
+	return fmt.Errorf("%w: no workspace %q", ErrNotFound, label)
+}
+
+// kind says how tasks of a root can run.
+func (w Workspace) kind() string {
+	if _, err := os.Stat(w.Path); err != nil {
+		return "missing"
+	}
+	if _, err := gitguard.Find(w.Path); err != nil {
+		return "folder"
+	}
+	return "git"
+}
+
+func labelFault(l nip.Label) string {
+	s := string(l)
+	switch {
+	case s == "" || len(s) > 128:
+		return "1 to 128 bytes"
+	case s == "." || s == "..", strings.ContainsAny(s, `/\`):
+		return "no slashes, not . or .."
+	case strings.ContainsFunc(s, unicode.IsControl):
+		return "no control characters"
+	}
+	return ""
+}
+
+// within reports whether path is root or below it.
+func within(path, root string) bool {
+	rel, err := filepath.Rel(root, path)
+	return err == nil && rel != ".." && !strings.HasPrefix(rel, "../")
+}
