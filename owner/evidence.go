@@ -67,7 +67,7 @@ func (e *execution) finish(ctx context.Context, tr *transcript, ev observed) (Ta
 			"ending": r.Ending, "exit_code": r.ExitCode, "signal": ev.sandbox.Signal, "fault": ev.sandbox.Fault,
 			"elapsed_ms": r.ElapsedMS, "stdout_bytes": ev.sandbox.Stdout, "stderr_bytes": ev.sandbox.Stderr,
 			"output_incomplete": r.OutputIncomplete, "stop_requested": r.StopRequested,
-			"reply_file": reply, "ask": r.Ask, "confinement": ev.sandbox.Report, "cleanup": ev.sandbox.Cleanup,
+			"reply_file": reply, "ask": r.Ask, "confinement": jsonOf(ev.sandbox.Report), "cleanup": jsonOf(ev.sandbox.Cleanup),
 		}})
 	}
 	return e.conclude(ctx, tr, r, ev.broken)
@@ -113,6 +113,9 @@ func (e *execution) conclude(ctx context.Context, tr *transcript, r Result, brok
 		return Task{}, err
 	}
 	e.fault("result-after")
+	if broken != nil {
+		return t, fmt.Errorf("the turn's result is recorded, but its transcript is not whole: %w", broken)
+	}
 	return t, nil
 }
 

@@ -1,6 +1,8 @@
 package owner
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,9 +11,6 @@ import (
 	"os"
 	"strings"
 	"unicode"
-
-	"crypto/sha256"
-	"encoding/hex"
 
 	"holdfast/internal/saferead"
 	"holdfast/sandbox"
@@ -34,7 +33,7 @@ func resultOf(ev observed) Result {
 	r := Result{
 		ExitCode: s.ExitCode, GroupClear: s.Cleanup.Confirmed, ElapsedMS: s.Elapsed.Milliseconds(),
 		StopRequested: ev.asked, OutputIncomplete: ev.incomplete,
-		Confinement: document16(s.Report), Cleanup: document16(s.Cleanup),
+		Confinement: logged(jsonOf(s.Report)), Cleanup: logged(jsonOf(s.Cleanup)),
 	}
 	switch {
 	case s.Fault != "":
@@ -66,12 +65,17 @@ func failed(why string) string {
 	return "failed: " + why
 }
 
-// document16 is v as JSON for the log, or nothing where that is longer than an event may hold; the transcript has it.
-func document16(v any) json.RawMessage {
+// jsonOf is what the sandbox observed, in the JSON form that it defines.
+func jsonOf(v any) json.RawMessage {
 	b, err := json.Marshal(v)
 	if err != nil {
 		panic("owner: evidence always encodes: " + err.Error())
 	}
+	return b
+}
+
+// logged is b for the log, or nothing where that is longer than an event may hold; the transcript has it.
+func logged(b json.RawMessage) json.RawMessage {
 	if len(b) > maxDocument {
 		return nil
 	}

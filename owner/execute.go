@@ -29,7 +29,8 @@ import (
 //
 // The end of ctx stops the turn politely and still records it. A refusal is an *Error: of step 1 with nothing
 // written, of step 2 with the turn ended (a cause is in the returned task). A turn that was admitted returns no error
-// once its result is on disk, however it ended; after any other error what was recorded stands, and Settle ends it.
+// once its result is on disk, however it ended, unless its transcript could not be written whole; after any other
+// error what was recorded stands, and Settle ends it.
 func Execute(ctx context.Context, s *Store, id TaskID, grantBytes []byte) (Task, error) {
 	return execute(ctx, s, id, grantBytes, realParts())
 }
