@@ -4,10 +4,12 @@ import "slices"
 
 // StreamCommands is the mailbox of command states, host to device. It and the
 // schema are Holdfast's own, beside the draft's.
-const (
-	StreamCommands Stream = "holdfast.host-mailbox.commands.v1"
-	SchemaStates          = "holdfast.command-states.v1"
+const StreamCommands Stream = "holdfast.host-mailbox.commands.v1"
 
+// SchemaStates is the schema of command states.
+const SchemaStates = "holdfast.command-states.v1"
+
+const (
 	maxStates     = 64
 	maxStatesLife = 604_800 // seconds
 )
