@@ -8,6 +8,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
+const maxRequires = 64 // names, read before any of them refuses
+
 // reader takes closed objects apart. It keeps the first fault and gives zero
 // values after it; a parser asks once, at the end, and then drops the value, so
 // a half-filled one never leaves this package.
@@ -104,23 +106,19 @@ func (o object) null(name string) bool {
 }
 
 func (o object) text(name string) string {
-	return o.r.text(o.path+"."+name, o.raw(name))
+	s, ok := unquote(o.raw(name))
+	if !ok {
+		o.r.fail(Malformed, o.path+"."+name+" is not a string")
+	}
+	return s
 }
 
-func (r *reader) text(path string, v jsontext.Value) string {
-	if r.err != nil {
-		return ""
-	}
+func unquote(v jsontext.Value) (string, bool) {
 	if v.Kind() != '"' {
-		r.fail(Malformed, path+" is not a string")
-		return ""
+		return "", false
 	}
 	b, err := jsontext.AppendUnquote(nil, v)
-	if err != nil {
-		r.fail(Malformed, path+" is not a string")
-		return ""
-	}
-	return string(b)
+	return string(b), err == nil
 }
 
 // int takes an integer from 0 to 2^53-1; no wire integer is negative.
@@ -163,24 +161,24 @@ func (o object) object(name string) object {
 
 // list takes an array of at most limit values; more is bounds.
 func (o object) list(name string, limit int) []jsontext.Value {
-	v, path := o.raw(name), o.path+"."+name
+	v := o.raw(name)
 	if o.r.err != nil {
 		return nil
 	}
 	dec := jsontext.NewDecoder(bytes.NewBuffer(v))
 	if tok, err := dec.ReadToken(); err != nil || tok.Kind() != '[' {
-		o.r.fail(Malformed, path+" is not an array")
+		o.r.fail(Malformed, o.path+"."+name+" is not an array")
 		return nil
 	}
 	var out []jsontext.Value
 	for dec.PeekKind() != ']' {
 		val, err := dec.ReadValue()
 		if err != nil {
-			o.r.fail(Malformed, path+" is not an array")
+			o.r.fail(Malformed, o.path+"."+name+" is not an array")
 			return nil
 		}
 		if len(out) == limit {
-			o.r.fail(Bounds, path+" has too many elements")
+			o.r.fail(Bounds, o.path+"."+name+" has too many elements")
 			return nil
 		}
 		end := dec.InputOffset()
@@ -192,7 +190,12 @@ func (o object) list(name string, limit int) []jsontext.Value {
 func (o object) texts(name string, limit int) []string {
 	var out []string
 	for _, v := range o.list(name, limit) {
-		out = append(out, o.r.text(o.path+"."+name, v))
+		s, ok := unquote(v)
+		if !ok {
+			o.r.fail(Malformed, o.path+"."+name+" has an element that is not a string")
+			return nil
+		}
+		out = append(out, s)
 	}
 	return out
 }
@@ -209,7 +212,7 @@ func oneOf[T ~string](o object, name string, set ...T) T {
 // header takes `v` and `requires`, the first members of every HOST body. Their
 // shape is part of decoding; what they say is judged by checkHeader after it.
 func (o object) header() (v string, requires []string) {
-	return o.text("v"), o.texts("requires", maxBody)
+	return o.text("v"), o.texts("requires", maxRequires)
 }
 
 func (r *reader) checkHeader(v string, requires []string, schema string) {
