@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -24,7 +25,7 @@ const (
 // frameBounds is the largest payload of each kind. A kind that is not here is
 // refused, before anything is allocated.
 var frameBounds = map[frameKind]uint32{
-	framePlan:    8 << 20, // arguments and environment, each byte six at worst in JSON
+	framePlan:    8 << 20, // arguments and environment, in base64
 	frameHistory: maxHistory,
 	frameReady:   256 << 10,
 	frameRefuse:  16 << 10,
@@ -82,20 +83,52 @@ func cutShort(err error) error {
 
 // plan is a Spec after the supervisor resolved and pinned what it names.
 type plan struct {
-	Program string   `json:"program"`
-	Argv    []string `json:"argv"`
-	Env     []string `json:"env"`
-	Dir     string   `json:"dir"`
-	Self    bool     `json:"self"` // execute this binary in place of Program (the probe)
+	Program exact   `json:"program"`
+	Argv    []exact `json:"argv"`
+	Env     []exact `json:"env"`
+	Dir     exact   `json:"dir"`
+	Self    bool    `json:"self"` // execute this binary in place of Program (the probe)
 
 	ProgramID fileID   `json:"program_id"`
 	Sources   []source `json:"sources"`
-	Cover     []string `json:"cover"` // directories hidden under an empty, read-only tmpfs
+	Cover     []exact  `json:"cover"` // directories hidden under an empty, read-only tmpfs
 	HostNet   bool     `json:"host_net"`
 	History   bool     `json:"history"`
 	Reply     int      `json:"reply"`
 	Memory    int64    `json:"memory"`
 	GraceNS   int64    `json:"grace_ns"`
+}
+
+// exact is a string of any bytes. JSON strings hold only valid UTF-8, and would
+// silently change what is neither.
+type exact string
+
+// MarshalText encodes as base64.
+func (e exact) MarshalText() ([]byte, error) {
+	return base64.StdEncoding.AppendEncode(nil, []byte(e)), nil
+}
+
+// UnmarshalText decodes base64.
+func (e *exact) UnmarshalText(text []byte) error {
+	b, err := base64.StdEncoding.AppendDecode(nil, text)
+	*e = exact(b)
+	return err
+}
+
+func exactly(list []string) []exact {
+	out := make([]exact, len(list))
+	for i, s := range list {
+		out[i] = exact(s)
+	}
+	return out
+}
+
+func plainly(list []exact) []string {
+	out := make([]string, len(list))
+	for i, e := range list {
+		out[i] = string(e)
+	}
+	return out
 }
 
 // fileID pins a file against replacement between two looks at its path.
@@ -106,7 +139,7 @@ type fileID struct {
 
 // source is one bind of the view.
 type source struct {
-	Path  string `json:"path"` // where it is, and where it is bound
+	Path  exact  `json:"path"` // where it is, and where it is bound
 	ID    fileID `json:"id"`
 	Dir   bool   `json:"dir"`
 	Write bool   `json:"write"`

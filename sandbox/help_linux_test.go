@@ -11,9 +11,6 @@ import (
 	"holdfast/sandbox"
 )
 
-// hostileArg makes the test binary one of the programs in hostile_linux_test.go.
-const hostileArg = "hostile"
-
 // temp is a canonical temporary directory that an ordinary user may enter.
 func temp(t testing.TB) string {
 	t.Helper()

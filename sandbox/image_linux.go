@@ -11,8 +11,8 @@ import (
 )
 
 // stageEnv is the whole environment of the stages; the program's own comes
-// from the plan. One or two threads suffice, and start sooner.
-var stageEnv = []string{"GOMAXPROCS=2"}
+// from the plan. They are short programs: few threads, no collector.
+var stageEnv = []string{"GOMAXPROCS=2", "GOGC=off"}
 
 // selfImage is the path by which a stage is executed. It is /proc/self/exe,
 // which works also after the file was deleted or replaced. As root the stages

@@ -58,7 +58,8 @@ func launchPlan(spec Spec, self bool) (*Process, error) {
 	}
 	defer pins.close()
 	p := plan{
-		Program: spec.Program, Argv: append([]string{spec.Program}, spec.Arguments...), Env: env, Dir: spec.Workspace,
+		Program: exact(spec.Program), Argv: exactly(append([]string{spec.Program}, spec.Arguments...)),
+		Env: exactly(env), Dir: exact(spec.Workspace),
 		Self: self, ProgramID: pins.program, Sources: pins.sources, Cover: pins.cover,
 		HostNet: spec.Network == NetworkHost, History: spec.History != nil, Reply: spec.ReplyLimit,
 		Memory: spec.MemoryBytes, GraceNS: int64(spec.Grace),

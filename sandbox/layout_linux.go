@@ -88,7 +88,7 @@ func layout(p plan) []item {
 		item{kind: itemLink, target: "/dev/stderr", data: "/proc/self/fd/2"})
 	for _, name := range deviceFiles {
 		items = append(items, item{kind: itemTree, target: "/dev/" + name,
-			source: source{Path: "/dev/" + name}, attr: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOEXEC})
+			source: source{Path: exact("/dev/" + name)}, attr: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOEXEC})
 	}
 	if p.Reply > 0 {
 		items = append(items, tmpfs(replyDir, "1m", "0700", false))
@@ -98,10 +98,10 @@ func layout(p plan) []item {
 		if !s.Write {
 			attr |= unix.MOUNT_ATTR_RDONLY
 		}
-		items = append(items, item{kind: itemTree, target: s.Path, source: s, attr: attr, fd: s.FD})
+		items = append(items, item{kind: itemTree, target: string(s.Path), source: s, attr: attr, fd: s.FD})
 	}
 	for _, dir := range p.Cover {
-		items = append(items, tmpfs(dir, "4k", "0755", true))
+		items = append(items, tmpfs(string(dir), "4k", "0755", true))
 	}
 	sort.SliceStable(items, func(i, j int) bool { return items[i].target < items[j].target })
 	return items
@@ -124,7 +124,7 @@ func hostItem(path string, attr uint64) []item {
 		if !st.IsDir() && !st.Mode().IsRegular() {
 			return nil
 		}
-		return []item{{kind: itemTree, target: path, source: source{Path: path, Dir: st.IsDir()},
+		return []item{{kind: itemTree, target: path, source: source{Path: exact(path), Dir: st.IsDir()},
 			attr: attr | unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NODEV}}
 	}
 	link, err := os.Readlink(path)

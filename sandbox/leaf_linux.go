@@ -54,13 +54,13 @@ func leafMain() {
 
 // execute returns only where the program could not be executed.
 func execute(p plan) error {
-	path := p.Program
+	path := string(p.Program)
 	if p.Self {
 		path = "/proc/self/exe"
-	} else if err := samePlace(p.Program, p.ProgramID); err != nil {
+	} else if err := samePlace(path, p.ProgramID); err != nil {
 		return err
 	}
-	err := syscall.Exec(path, p.Argv, p.Env)
+	err := syscall.Exec(path, plainly(p.Argv), plainly(p.Env))
 	if errors.Is(err, syscall.ENOENT) {
 		return fmt.Errorf("execute %s: its interpreter is not in the view; allow its directory in read", p.Program)
 	}
@@ -86,10 +86,10 @@ func confine(p plan) error {
 		return fmt.Errorf("new session: %w", err)
 	}
 	unix.Umask(0o022)
-	if err := unix.Chdir(p.Dir); err != nil {
+	if err := unix.Chdir(string(p.Dir)); err != nil {
 		return fmt.Errorf("enter workspace: %w", err)
 	}
-	if dir, err := unix.Getwd(); err != nil || dir != p.Dir {
+	if dir, err := unix.Getwd(); err != nil || dir != string(p.Dir) {
 		return fmt.Errorf("working directory is %q, not the workspace", dir)
 	}
 	if err := setLimits(p.Memory); err != nil {

@@ -21,7 +21,7 @@ const (
 // pinned is what a Spec names on the disk, held open by the supervisor.
 type pinned struct {
 	sources []source
-	cover   []string
+	cover   []exact
 	program fileID
 	trees   []*os.File // as root: the detached, idmapped mounts, in the order of sources
 }
@@ -74,7 +74,7 @@ func pin(s Spec, self bool) (_ *pinned, err error) {
 		}
 	}
 	if hidden && p.shows(s.GitDir) {
-		p.cover = append(p.cover, s.GitDir)
+		p.cover = append(p.cover, exact(s.GitDir))
 	}
 	pointer := filepath.Join(s.Workspace, ".git")
 	if s.Write && !p.has(pointer) && !(hidden && pointer == s.GitDir) {
@@ -103,7 +103,7 @@ func pin(s Spec, self bool) (_ *pinned, err error) {
 // has reports whether a path is bound by itself.
 func (p *pinned) has(path string) bool {
 	for _, s := range p.sources {
-		if s.Path == path {
+		if string(s.Path) == path {
 			return true
 		}
 	}
@@ -113,7 +113,7 @@ func (p *pinned) has(path string) bool {
 // shows reports whether a path is visible through a bind.
 func (p *pinned) shows(path string) bool {
 	for _, s := range p.sources {
-		if within(path, s.Path) {
+		if within(path, string(s.Path)) {
 			return true
 		}
 	}
@@ -122,7 +122,7 @@ func (p *pinned) shows(path string) bool {
 
 func (p *pinned) addProgram(s Spec, add func(string, bool) error) error {
 	var st unix.Stat_t
-	fd, err := openPinned(source{Path: s.Program})
+	fd, err := openPinned(source{Path: exact(s.Program)})
 	if err == nil {
 		p.program, st, err = identify(fd)
 		unix.Close(fd)
@@ -146,7 +146,7 @@ func (p *pinned) addProgram(s Spec, add func(string, bool) error) error {
 
 // look opens one path and says what it is.
 func look(path string, write bool) (source, error) {
-	fd, err := openPinned(source{Path: path})
+	fd, err := openPinned(source{Path: exact(path)})
 	if err != nil {
 		return source{}, err
 	}
@@ -159,14 +159,14 @@ func look(path string, write bool) (source, error) {
 	if kind != unix.S_IFDIR && kind != unix.S_IFREG {
 		return source{}, refuse("%q is neither a directory nor a regular file", path)
 	}
-	return source{Path: path, ID: id, Dir: kind == unix.S_IFDIR, Write: write}, nil
+	return source{Path: exact(path), ID: id, Dir: kind == unix.S_IFDIR, Write: write}, nil
 }
 
 // outside holds a bind against Protected by identity: a second name of a
 // protected directory, such as a bind mount, is found by its inode.
 func outside(src source, s Spec) error {
 	for _, protected := range s.Protected {
-		if err := overlap(src.Path, s.Workspace, protected); err != nil {
+		if err := overlap(string(src.Path), s.Workspace, protected); err != nil {
 			return err
 		}
 		for dir := protected; dir != "/"; dir = filepath.Dir(dir) {
@@ -175,10 +175,10 @@ func outside(src source, s Spec) error {
 			}
 		}
 		id, ok := idOf(protected)
-		if !ok || within(src.Path, s.Workspace) {
+		if !ok || within(string(src.Path), s.Workspace) {
 			continue
 		}
-		for dir := src.Path; dir != "/"; dir = filepath.Dir(dir) {
+		for dir := string(src.Path); dir != "/"; dir = filepath.Dir(dir) {
 			if got, ok := idOf(dir); ok && got == id {
 				return refuse("%q lies inside another name of the protected %q", src.Path, protected)
 			}
@@ -235,7 +235,7 @@ func idmapped(fd int, s source, slot int, spaces map[[2]uint32]*os.File) (*os.Fi
 	}
 	tree, err := unix.OpenTree(fd, "", unix.AT_EMPTY_PATH|unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
 	if err != nil {
-		return nil, notEnforceable("cannot bind "+s.Path, err)
+		return nil, notEnforceable("cannot bind "+string(s.Path), err)
 	}
 	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV,
 		Propagation: unix.MS_PRIVATE, Userns_fd: uint64(spaces[owner].Fd())}
@@ -244,10 +244,10 @@ func idmapped(fd int, s source, slot int, spaces map[[2]uint32]*os.File) (*os.Fi
 	}
 	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr); err != nil {
 		unix.Close(tree)
-		return nil, notEnforceable("the filesystem of "+s.Path+" cannot map owners, which is needed when running as root; "+
+		return nil, notEnforceable("the filesystem of "+string(s.Path)+" cannot map owners, which is needed when running as root; "+
 			"use ext4, xfs, btrfs or tmpfs, or run as an ordinary user", err)
 	}
-	return os.NewFile(uintptr(tree), s.Path), nil
+	return os.NewFile(uintptr(tree), string(s.Path)), nil
 }
 
 // userNamespace returns a user namespace in which one owner of the disk stands

@@ -74,7 +74,7 @@ func (it *item) open() error {
 	defer unix.Close(fd)
 	it.fd, err = unix.OpenTree(fd, "", unix.AT_EMPTY_PATH|unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
 	if err != nil {
-		return notEnforceable("cannot bind "+it.source.Path, err)
+		return notEnforceable("cannot bind "+string(it.source.Path), err)
 	}
 	return setAttr(it.fd, it.attr)
 }
@@ -82,7 +82,7 @@ func (it *item) open() error {
 // openPinned opens a source without following any link, and checks that it is
 // the file that was admitted.
 func openPinned(s source) (int, error) {
-	fd, err := unix.Openat2(unix.AT_FDCWD, s.Path, &unix.OpenHow{
+	fd, err := unix.Openat2(unix.AT_FDCWD, string(s.Path), &unix.OpenHow{
 		Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS})
 	if errors.Is(err, unix.ENOSYS) {
 		return -1, notEnforceable("the kernel is older than 5.12", err)

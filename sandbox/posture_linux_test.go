@@ -1,0 +1,168 @@
+package sandbox_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/sandbox"
+)
+
+// TestPosture holds the Report against what the program sees of itself while
+// it runs.
+func TestPosture(t *testing.T) {
+	s := hostile(t, "posture")
+	s.MemoryBytes = 1 << 30
+	r, o := run(t, s)
+	exited(t, r, o, 0)
+	seen := map[string]string{}
+	for _, line := range lines(o.stdout.String()) {
+		if key, value, ok := strings.Cut(line, ":"); ok {
+			seen[key] = strings.TrimSpace(value)
+		} else if strings.HasPrefix(line, "Max ") {
+			seen[strings.TrimSpace(line[:26])] = strings.Fields(line[26:])[0]
+		}
+	}
+	none := "0000000000000000"
+	for key, want := range map[string]string{
+		"CapInh": none, "CapPrm": none, "CapEff": r.Report.CapEff, "CapBnd": r.Report.CapBnd, "CapAmb": none,
+		"NoNewPrivs": "1", "Seccomp": strconv.Itoa(r.Report.Seccomp), "Uid": "1000\t1000\t1000\t1000",
+		"Gid": "1000\t1000\t1000\t1000", "NSpid": seen["Pid"], "cwd": s.Workspace + " <nil>", "interface": "lo false",
+		"Max core file size": "0", "Max open files": fmt.Sprint(r.Report.Rlimits["nofile"]),
+		"Max processes": fmt.Sprint(r.Report.Rlimits["nproc"]), "Max data size": fmt.Sprint(1 << 30),
+		"Max file size": fmt.Sprint(r.Report.Rlimits["fsize"]), "SigIgn": none, "SigBlk": none,
+	} {
+		if seen[key] != want {
+			t.Errorf("%s is %q, want %q", key, seen[key], want)
+		}
+	}
+	if r.Report.CapEff != none || r.Report.CapBnd != none || !r.Report.NoNewPrivs {
+		t.Errorf("report %+v", r.Report)
+	}
+	for _, name := range []string{"user", "mnt", "pid", "net", "ipc", "uts", "cgroup"} {
+		want := fmt.Sprintf("%s:[%d] <nil>", name, r.Report.Namespaces[name])
+		if seen["ns-"+name] != want {
+			t.Errorf("namespace %s is %q, report says %q", name, seen["ns-"+name], want)
+		}
+		own, err := os.Readlink("/proc/self/ns/" + name)
+		if err != nil || own+" <nil>" == want {
+			t.Errorf("namespace %s is the host's: %v", name, err)
+		}
+	}
+	if len(r.Report.Mounts) != 64 || r.Report.Kernel == "" || r.Report.UIDMap == "" || len(r.Report.Gaps) == 0 {
+		t.Errorf("report %+v", r.Report)
+	}
+	if r.Report.Landlock != 0 {
+		t.Errorf("landlock %d is claimed", r.Report.Landlock)
+	}
+}
+
+func TestProbe(t *testing.T) {
+	c := sandbox.Probe()
+	if c.Mechanism != "linux-userns" || len(c.Checks) < 10 || len(c.Gaps) == 0 {
+		t.Errorf("capability %+v", c)
+	}
+	for _, check := range c.Checks {
+		if !check.OK {
+			t.Errorf("%s: %s (%s)", check.Name, check.Detail, check.Fix)
+		}
+	}
+}
+
+// TestNotEnforceable puts a supervisor where the sandbox cannot be had. It must
+// refuse with a reason, and Probe must say the same.
+func TestNotEnforceable(t *testing.T) {
+	for name, row := range map[string]struct {
+		root bool // only a supervisor that is root meets this
+		want string
+	}{
+		"masked proc":   {false, "/proc"},
+		"no namespaces": {false, "namespaces cannot be made"},
+		"no idmap":      {true, "cannot map owners"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if row.root && os.Geteuid() != 0 {
+				t.Skip("binds are idmapped only as root")
+			}
+			exe, err := os.Executable()
+			if err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.Command(exe, crippledArg, name, temp(t))
+			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS, Unshareflags: 0}
+			if !row.root {
+				cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWUSER
+				cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 1000, HostID: os.Geteuid(), Size: 1}}
+				cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 1000, HostID: os.Getegid(), Size: 1}}
+				cmd.SysProcAttr.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SYS_RESOURCE}
+			}
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			for _, word := range []string{"sandbox not enforceable", row.want} {
+				if !strings.Contains(string(out), word) {
+					t.Errorf("no %q in: %s", word, out)
+				}
+			}
+		})
+	}
+}
+
+// crippled is a supervisor on a machine that lacks something.
+func crippled(what, dir string) {
+	must := func(err error) {
+		if err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+	}
+	must(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+	switch what {
+	case "masked proc":
+		must(unix.Mount("/dev/null", "/proc/cmdline", "", unix.MS_BIND, ""))
+	case "no namespaces":
+		must(os.WriteFile("/proc/sys/user/max_user_namespaces", []byte("0"), 0))
+	case "no idmap":
+		must(unix.Mount("none", dir, "ramfs", 0, ""))
+	}
+	p, err := sandbox.Start(sandbox.Spec{Program: "/usr/bin/env", Workspace: dir, Wall: 1e9, StreamBytes: 1024})
+	if err == nil {
+		p.Stop()
+		p.Wait()
+	}
+	fmt.Println("start:", err)
+	if what != "no idmap" {
+		fmt.Printf("probe: %+v\n", sandbox.Probe())
+		if sandbox.Probe().Mechanism != "" {
+			os.Exit(1)
+		}
+	}
+}
+
+func BenchmarkStart(b *testing.B) {
+	s := shell(b, `exit 0`)
+	s.Program, s.Arguments = canonical(b, "/bin/true"), nil
+	for b.Loop() {
+		p, err := sandbox.Start(s)
+		if err != nil {
+			b.Fatal(err)
+		}
+		p.Release()
+		p.Wait()
+	}
+}
+
+func BenchmarkPlainExec(b *testing.B) {
+	for b.Loop() {
+		if err := exec.Command("/bin/true").Run(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
