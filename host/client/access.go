@@ -81,10 +81,14 @@ func parseAccess(raw []byte, key nip.SecretKey, p nip.Profile) (access, error) {
 	if err := json.Unmarshal(canon, &m); err != nil {
 		return access{}, fmt.Errorf("%w: %s is not an object", ErrDamaged, accessFile)
 	}
-	if v := string(m["v"]); v != `"`+nip.SchemaAccess+`"` {
-		return access{}, fmt.Errorf("%w: %s has another version", ErrNewer, accessFile)
+	var v string
+	if err := json.Unmarshal(m["v"], &v); err != nil {
+		return access{}, fmt.Errorf("%w: %s has no version", ErrDamaged, accessFile)
 	}
-	if string(m["requires"]) != "[]" {
+	if v != nip.SchemaAccess {
+		return access{}, fmt.Errorf("%w: %s has version %q", ErrNewer, accessFile, bounded(v))
+	}
+	if requires := string(m["requires"]); requires != "[]" && len(m) == 4 {
 		return access{}, fmt.Errorf("%w: %s requires features", ErrNewer, accessFile)
 	}
 	if len(m) != 4 || m["grant"] == nil || m["authorization"] == nil {

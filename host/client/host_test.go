@@ -172,7 +172,9 @@ func paired(t testing.TB) (*Device, *host, *paper) {
 	if _, err := d.Pair(t.Context(), h.code(h.invitation())); err != nil {
 		t.Fatal(err)
 	}
-	h.op = func(nip.Request) (nip.Outcome, *nip.Refusal) { return nip.Workspaces{Workspaces: []nip.Label{"demo"}}, nil }
+	h.op = func(nip.Request) (nip.Outcome, *nip.Refusal) {
+		return nip.Workspaces{Workspaces: []nip.Label{"demo"}}, nil
+	}
 	p.mu.Lock()
 	p.taken, p.stored, h.seen = nil, nil, nil
 	p.mu.Unlock()

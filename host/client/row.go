@@ -77,7 +77,11 @@ func (r row) encode() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return append(binary.BigEndian.AppendUint32(nil, crc32.Checksum(body, castagnoli)), body...), nil
+	return withSum(body), nil
+}
+
+func withSum(body []byte) []byte {
+	return append(binary.BigEndian.AppendUint32(nil, crc32.Checksum(body, castagnoli)), body...)
 }
 
 // decodeRow is the inverse of encode. Anything else is ErrDamaged, or ErrNewer
