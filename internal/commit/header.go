@@ -5,8 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
-	"hash/fnv"
-	"io"
 
 	"go.etcd.io/bbolt"
 )
@@ -56,75 +54,6 @@ func checkHeader(tx *bbolt.Tx, o Options) error {
 	}
 	if v := binary.BigEndian.Uint32(version); v > o.Version {
 		return fmt.Errorf("%w: format %d, this one reads up to %d", ErrNewer, v, o.Version)
-	}
-	return nil
-}
-
-// walk visits every key of every bucket, so that a damaged page is met here.
-func walk(tx *bbolt.Tx) error {
-	var visit func(b *bbolt.Bucket) error
-	visit = func(b *bbolt.Bucket) error {
-		return b.ForEach(func(k, v []byte) error {
-			if v != nil {
-				return nil
-			}
-			nested := b.Bucket(k)
-			if nested == nil {
-				return fmt.Errorf("%w: a bucket cannot be read", ErrCorrupt)
-			}
-			return visit(nested)
-		})
-	}
-	return tx.ForEach(func(_ []byte, b *bbolt.Bucket) error { return visit(b) })
-}
-
-// Layout of a bbolt meta page after its 16-byte page header, in the machine's
-// byte order: magic, version, page size, flags (4 bytes each), root bucket
-// (16), free list (8), page count (8), transaction (8), checksum (8).
-const (
-	metaOffset = 16
-	metaSize   = 64
-	metaMagic  = 0xED0CDAED
-)
-
-// checkSize refuses a file that is shorter than its newest meta page says.
-// bbolt maps the file, and touching a page that is not there kills the process
-// instead of returning an error.
-func checkSize(r io.ReaderAt, size int64) error {
-	var pages, pageSize int64
-	var newest uint64
-	consider := func(at int64) bool {
-		var buf [metaSize]byte
-		if _, err := r.ReadAt(buf[:], at+metaOffset); err != nil {
-			return false
-		}
-		n := binary.NativeEndian
-		sum := fnv.New64a()
-		sum.Write(buf[:metaSize-8])
-		if n.Uint32(buf[0:]) != metaMagic || n.Uint64(buf[56:]) != sum.Sum64() {
-			return false
-		}
-		if txid := n.Uint64(buf[48:]); txid >= newest {
-			newest, pages, pageSize = txid, int64(n.Uint64(buf[40:])), int64(n.Uint32(buf[8:]))
-		}
-		return true
-	}
-	if consider(0) {
-		consider(pageSize)
-	} else {
-		// The first meta page is torn: the second stands one page further,
-		// and the page's size is what it says about itself.
-		for at := int64(1024); at <= 1<<24; at *= 2 {
-			if consider(at) {
-				break
-			}
-		}
-	}
-	if pages == 0 {
-		return fmt.Errorf("%w: it has no valid meta page", ErrCorrupt)
-	}
-	if pageSize < 1024 || pageSize > 1<<24 || pages > size/pageSize {
-		return fmt.Errorf("%w: it is cut short", ErrCorrupt)
 	}
 	return nil
 }

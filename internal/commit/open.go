@@ -48,7 +48,7 @@ type DB struct {
 // Open opens or creates the store at path, whose folder must exist. It returns
 // ErrLocked, ErrNewer or ErrCorrupt where they apply, and refuses a symbolic
 // link, a second hard link, another uid's file, and a file that others may
-// read. The file is fully walked once, so its cost grows with the store.
+// read. Every page is read once, so the cost grows with the store.
 func Open(path string, o Options) (*DB, error) {
 	if o.Timeout == 0 {
 		o.Timeout = time.Second
@@ -137,64 +137,73 @@ func lockDir(dir *os.File, timeout time.Duration) error {
 	}
 }
 
-// openChecked opens path for good after a read-only walk of it. The walk comes
-// first because bbolt itself rebuilds its free list in a goroutine whose faults
-// nobody can recover; the walk meets the same pages in this one.
+// openChecked opens path for good after a read-only look at it. Opened
+// read-only, bbolt locks the file and reads its meta pages only, so its pages
+// can be checked before the second open walks them for its free list.
 func openChecked(path string, o Options) (*bbolt.DB, error) {
 	read := o
 	read.ReadOnly = true
-	bolt, err := openBolt(path, read)
+	bolt, file, err := openBolt(path, read)
 	if err != nil {
 		return nil, err
 	}
-	err = guard(func() error {
-		return bolt.View(func(tx *bbolt.Tx) error {
-			if err := checkHeader(tx, o); err != nil {
-				return err
-			}
-			return walk(tx)
-		})
-	})
-	if err != nil || o.ReadOnly {
-		if err != nil {
-			bolt.Close()
-			return nil, err
-		}
+	info, err := file.Stat()
+	if err == nil {
+		err = checkPages(file, info.Size())
+	}
+	if err == nil {
+		err = viewHeader(bolt, o)
+	}
+	if err == nil && o.ReadOnly {
 		return bolt, nil
 	}
-	if err := bolt.Close(); err != nil {
+	if err := errors.Join(err, bolt.Close()); err != nil {
 		return nil, err
 	}
-	bolt, err = openBolt(path, o)
-	if err != nil {
+	if bolt, _, err = openBolt(path, o); err != nil {
 		return nil, err
 	}
 	// Between the two opens the file was unlocked: look again.
-	if err := guard(func() error {
-		return bolt.View(func(tx *bbolt.Tx) error { return checkHeader(tx, o) })
-	}); err != nil {
+	if err := viewHeader(bolt, o); err != nil {
 		bolt.Close()
 		return nil, err
 	}
 	return bolt, nil
 }
 
-func openBolt(path string, o Options) (bolt *bbolt.DB, err error) {
+func viewHeader(bolt *bbolt.DB, o Options) error {
+	return guard(func() error {
+		return bolt.View(func(tx *bbolt.Tx) error { return checkHeader(tx, o) })
+	})
+}
+
+// openBolt also returns bbolt's own descriptor, which lives as long as the DB.
+func openBolt(path string, o Options) (bolt *bbolt.DB, file *os.File, err error) {
+	bo := boltOptions(o, 0)
+	inner := bo.OpenFile
+	bo.OpenFile = func(name string, flag int, mode os.FileMode) (*os.File, error) {
+		var err error
+		file, err = inner(name, flag, mode)
+		return file, err
+	}
 	err = guard(func() error {
 		var err error
-		bolt, err = bbolt.Open(path, 0o600, boltOptions(o, 0))
+		bolt, err = bbolt.Open(path, 0o600, bo)
 		return err
 	})
+	if errors.Is(err, ErrCorrupt) && file != nil {
+		file.Close() // bbolt panicked and left it open, and locked
+	}
 	switch {
 	case errors.Is(err, berrors.ErrTimeout):
-		return nil, ErrLocked
+		return nil, nil, ErrLocked
 	case errors.Is(err, berrors.ErrInvalid), errors.Is(err, berrors.ErrVersionMismatch),
 		errors.Is(err, berrors.ErrChecksum):
-		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+		return nil, nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	case err != nil:
-		return nil, err
+		return nil, nil, err
 	}
-	return bolt, nil
+	return bolt, file, nil
 }
 
 func boltOptions(o Options, extra int) *bbolt.Options {
@@ -244,7 +253,8 @@ func checkFile(f *os.File, existing bool) error {
 		return fmt.Errorf("has mode %04o; run chmod 600 on it", info.Mode().Perm())
 	}
 	if existing {
-		return checkSize(f, info.Size())
+		_, err = readMeta(f, info.Size())
+		return err
 	}
 	return nil
 }
