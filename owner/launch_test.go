@@ -2,7 +2,6 @@ package owner
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -193,11 +192,6 @@ func TestRunOwnerExitCodes(t *testing.T) {
 			}
 		})
 	}
-	own, err := w.s.Own(context.Background(), "t", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	own.Release()
 	if code := ownerExit(refuse("store_busy", "x")); code != 3 {
 		t.Fatalf("busy exits %d", code)
 	}
