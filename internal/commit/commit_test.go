@@ -514,7 +514,7 @@ func TestViewWaitsForTheDisk(t *testing.T) {
 	stop := make(chan struct{})
 	wg.Go(func() {
 		defer close(stop)
-		for i := int64(1); i <= 300; i++ {
+		for i := int64(1); i <= 60; i++ {
 			if err := d.Update(bg, func(tx *bbolt.Tx) error {
 				b, err := tx.CreateBucketIfNotExists(bucket)
 				if err != nil {
