@@ -21,7 +21,7 @@ func (c *conn) onAuth(m message) error {
 	c.challenge = ""
 	if err == nil && !c.r.reg.login(c, key, c.r.o.Class) {
 		c.ok(id, false, string(revokedKey))
-		c.drop("this key was revoked")
+		c.last = "this key was revoked"
 		return nil
 	}
 	if err != nil {
@@ -31,7 +31,7 @@ func (c *conn) onAuth(m message) error {
 			c.ok(id, false, err.Error())
 		}
 		if c.auths++; c.auths > maxAuths {
-			c.drop("too many failed authentications")
+			c.last = "too many failed authentications"
 			return nil
 		}
 		c.issue()

@@ -174,7 +174,7 @@ func (st *store) put(tx *bbolt.Tx, r *record, now time.Time) (bool, error) {
 // evict takes the oldest arrivals out until r's recipient, or the strangers,
 // are within their room again.
 func (st *store) evict(tx *bbolt.Tx, r *record) error {
-	for st.strangers > strangerRoom {
+	for st.strangers > st.pool {
 		k, _ := tx.Bucket(bStrangers).Cursor().First()
 		if len(k) != 40 {
 			return ErrCorrupt
@@ -183,7 +183,7 @@ func (st *store) evict(tx *bbolt.Tx, r *record) error {
 			return err
 		}
 	}
-	for st.used[r.recipient] > memberRoom {
+	for st.used[r.recipient] > st.room {
 		k, _ := tx.Bucket(bRoom).Cursor().Seek(r.recipient[:])
 		if len(k) != 72 || !bytes.HasPrefix(k, r.recipient[:]) {
 			return ErrCorrupt

@@ -14,16 +14,16 @@ import (
 )
 
 const (
-	maxConns      = 64
-	maxSubs       = 20
-	maxInFlight   = 64 // EVENTs of one connection that wait for their commit
-	maxFaults     = 64 // malformed messages before the connection is dropped
-	maxAuths      = 8  // failed AUTHs before that
-	writeTimeout  = 10 * time.Second
-	authTimeout   = 30 * time.Second // a silent connection keeps nobody out
-	pingEvery     = 45 * time.Second
-	pingTimeout   = 20 * time.Second
-	closeReasonTo = 100 // bytes of a close reason; a control frame has 123
+	maxConns     = 64
+	maxSubs      = 20
+	maxInFlight  = 64 // EVENTs of one connection that wait for their commit
+	maxFaults    = 64 // malformed messages before the connection is dropped
+	maxAuths     = 8  // failed AUTHs before that
+	writeTimeout = 10 * time.Second
+	authTimeout  = 30 * time.Second // a silent connection keeps nobody out
+	pingEvery    = 45 * time.Second
+	pingTimeout  = 20 * time.Second
+	farewell     = time.Second // for the last frames of a connection that we end
 )
 
 // conn is one websocket. Its reader alone handles messages and knows the
@@ -36,13 +36,13 @@ type conn struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
 	flight  chan struct{} // one place an EVENT before its commit
+	left    chan struct{} // closed by the writer after the close frame
 
 	// Guarded by registry.mu; written by the reader.
 	key    nip.PubKey // "" until authenticated
 	class  Class
 	began  time.Time
-	reason string // why it was killed
-	replay bool   // the reader sends stored events
+	replay bool // the reader sends stored events
 
 	// The reader's own.
 	via       nip.RelayURL
@@ -50,6 +50,7 @@ type conn struct {
 	subs      map[string]*listener
 	faults    int
 	auths     int
+	last      string // why no further message is read; "" while they are
 }
 
 // serve runs one connection until it ends.
@@ -57,7 +58,7 @@ func (r *Relay) serve(ws *websocket.Conn, address string) {
 	ctx, cancel := context.WithCancel(r.ctx)
 	c := &conn{
 		r: r, ws: ws, address: address, out: newQueue(), ctx: ctx, cancel: cancel,
-		flight: make(chan struct{}, maxInFlight), subs: map[string]*listener{}, began: time.Now(),
+		flight: make(chan struct{}, maxInFlight), left: make(chan struct{}), subs: map[string]*listener{}, began: time.Now(),
 	}
 	ws.SetReadLimit(maxFrame)
 	if !r.reg.enter(c) {
@@ -75,29 +76,32 @@ func (r *Relay) serve(ws *websocket.Conn, address string) {
 	for _, l := range c.subs {
 		r.reg.remove(l)
 	}
-	reason := r.reg.leave(c)
-	cancel()
-	if reason == "" {
-		ws.CloseNow()
-	} else {
-		ws.Close(websocket.StatusPolicyViolation, reason[:min(len(reason), closeReasonTo)])
+	if c.last != "" && c.out.push(nil) {
+		c.leaveTaking()
 	}
+	r.reg.leave(c)
+	cancel()
+	ws.CloseNow()
 	all.Wait()
 }
 
-// kill ends the connection from any goroutine; called with registry.mu held.
-// The first reason stands.
-func (c *conn) kill(reason string) {
-	if c.reason == "" {
-		c.reason = reason
+// leaveTaking gives the writer a moment to send what is queued and a close
+// frame with the reason.
+func (c *conn) leaveTaking() {
+	t := time.NewTimer(farewell)
+	defer t.Stop()
+	select {
+	case <-c.left:
+	case <-t.C:
+	case <-c.ctx.Done():
 	}
-	c.cancel()
 }
 
-func (c *conn) drop(reason string) {
-	c.r.reg.mu.Lock()
-	defer c.r.reg.mu.Unlock()
-	c.kill(reason)
+// kill ends the connection at once, from any goroutine. It only cancels, so it
+// may be called with the registry's lock held.
+func (c *conn) kill(why string) {
+	c.r.o.Log.Debug().Str("why", why).Msg("relay connection dropped")
+	c.cancel()
 }
 
 // read handles one message after the other.
@@ -109,9 +113,11 @@ func (c *conn) read() {
 		}
 		if kind != websocket.MessageText || c.handle(b) != nil {
 			if c.faults++; c.faults > maxFaults {
-				c.drop("too many malformed messages")
-				return
+				c.last = "too many malformed messages"
 			}
+		}
+		if c.last != "" {
+			return
 		}
 	}
 }
@@ -159,11 +165,16 @@ func (c *conn) write() {
 		if err != nil {
 			return
 		}
+		if frame == nil { // the reader's last word
+			c.ws.Close(websocket.StatusPolicyViolation, c.last)
+			close(c.left)
+			return
+		}
 		ctx, stop := context.WithTimeout(c.ctx, writeTimeout)
 		err = c.ws.Write(ctx, websocket.MessageText, frame)
 		stop()
 		if err != nil {
-			c.drop("the reader is stuck")
+			c.kill("the reader is stuck")
 			return
 		}
 	}
@@ -185,7 +196,7 @@ func (c *conn) ping() {
 		// While the reader replays it cannot see a pong; the write deadline
 		// guards that time.
 		if err != nil && !c.r.reg.replaying(c) {
-			c.drop("no answer to a ping")
+			c.kill("no answer to a ping")
 			return
 		}
 	}
@@ -194,7 +205,7 @@ func (c *conn) ping() {
 // push sends a frame that is not part of a replay.
 func (c *conn) push(frame []byte) {
 	if !c.out.push(frame) {
-		c.drop("too slow: the queue of messages is full")
+		c.kill("too slow: the queue of messages is full")
 	}
 }
 
@@ -228,7 +239,7 @@ func (c *conn) onEvent(m message) error {
 	if err != nil {
 		c.ok(id, false, err.Error())
 		if err == error(revokedKey) {
-			c.drop("this key was revoked")
+			c.last = "this key was revoked"
 		}
 		return nil
 	}

@@ -179,6 +179,20 @@ func (p *peer) publish(ev *nip.Event) string {
 	return p.answer(ev.ID)
 }
 
+// flood publishes n events of 115,000 bytes at once and awaits every OK.
+func (p *peer) flood(from nip.SecretKey, to nip.PubKey, n int) {
+	p.t.Helper()
+	content := strings.Repeat("x", 115_000)
+	for i := range n {
+		p.send("EVENT", nip.EncodeEvent(relaytest.Event(p.t, from, to, relaytest.Mailbox('a'), int64(1000+i), content)))
+	}
+	for range n {
+		if ok := p.await("OK"); ok[1] != "true" {
+			p.t.Fatalf("publish: %v", ok)
+		}
+	}
+}
+
 func (p *peer) answer(id string) string {
 	p.t.Helper()
 	for {

@@ -203,12 +203,11 @@ func (g *registry) enter(c *conn) bool {
 	return true
 }
 
-// leave takes a connection out and returns why it was killed, if it was.
-func (g *registry) leave(c *conn) string {
+// leave takes a connection out.
+func (g *registry) leave(c *conn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.conns, c)
-	return c.reason
 }
 
 // login notes who c is. class is asked after the key is visible to disconnect:

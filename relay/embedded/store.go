@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"hash/fnv"
+	"io"
 	"os"
 	"runtime/debug"
 	"sync/atomic"
@@ -43,12 +45,16 @@ var (
 	bEnds      = []byte("ends")
 	bRoom      = []byte("room")
 	bStrangers = []byte("strangers")
+
+	buckets = [][]byte{bHeader, bEvents, bRecipient, bAuthor, bEnds, bRoom, bStrangers}
 )
 
 type store struct {
 	db     *bbolt.DB
 	jobs   chan *job
 	broken atomic.Bool // a commit failed: nothing is written until reopened
+	room   int64       // memberRoom
+	pool   int         // strangerRoom
 	// Of the committer alone.
 	used      map[[32]byte]int64 // bytes of members' events by recipient
 	strangers int
@@ -60,7 +66,9 @@ func openStore(path string, now time.Time) (st *store, err error) {
 	var file *os.File
 	defer guard(&err, func() {
 		if file != nil {
-			file.Close() // bbolt's own Close may want the pages that fault
+			// bbolt's own Close may want the pages that fault. The map, and
+			// with it the lock, stays until the process ends.
+			file.Close()
 		}
 	})
 	if err := checkLength(path); err != nil {
@@ -83,7 +91,7 @@ func openStore(path string, now time.Time) (st *store, err error) {
 	case err != nil:
 		return nil, fmt.Errorf("open relay store %s: %w", path, err)
 	}
-	st = &store{db: db, jobs: make(chan *job, 256), used: map[[32]byte]int64{}}
+	st = &store{db: db, room: memberRoom, pool: strangerRoom, jobs: make(chan *job, 256), used: map[[32]byte]int64{}}
 	if err := st.begin(now); err != nil {
 		db.Close()
 		return nil, err
@@ -114,65 +122,100 @@ func checkLength(path string) error {
 	if err != nil || info.Size() == 0 {
 		return err
 	}
-	// A bbolt meta page: 16 bytes of page header, then magic u32, version
-	// u32, page size u32, flags u32, root (u64, u64), freelist u64, pages
-	// u64, in the machine's byte order. The newer of the two may be torn, so
-	// only one that fits must be there; bbolt checks the sums itself.
-	var page [80]byte
-	if _, err := f.ReadAt(page[:], 0); err != nil {
-		return ErrCorrupt
+	pages, size, err := extent(f)
+	if err != nil {
+		return err
 	}
-	n := binary.NativeEndian
-	size := n.Uint32(page[24:])
-	if n.Uint32(page[16:]) != 0xED0CDAED || size < 1024 || size > 1<<16 {
-		return ErrCorrupt
-	}
-	longest := n.Uint64(page[56:])
-	if _, err := f.ReadAt(page[:], int64(size)); err == nil && n.Uint32(page[16:]) == 0xED0CDAED {
-		longest = max(longest, n.Uint64(page[56:]))
-	}
-	if longest > uint64(info.Size())/uint64(size) {
+	if pages > uint64(info.Size())/size {
 		return fmt.Errorf("%w: the file is cut short", ErrCorrupt)
 	}
 	return nil
 }
 
-// begin checks or writes the header and counts the room in use. A crash while
-// a new file is being made leaves an empty one or a whole one: it is one
-// transaction.
+// extent reads bbolt's two meta pages and returns how many pages the file must
+// have, and their size in bytes. A page counts when its sum holds; a torn write
+// leaves one that does not.
+func extent(f io.ReaderAt) (pages, size uint64, err error) {
+	// 16 bytes of page header, then magic u32, version u32, page size u32,
+	// flags u32, root (u64, u64), freelist u64, pages u64, transaction u64,
+	// FNV-1a of all that u64; in the machine's byte order.
+	n := binary.NativeEndian
+	try := func(at int64) bool {
+		var b [80]byte
+		if _, err := f.ReadAt(b[:], at); err != nil || n.Uint32(b[16:]) != 0xED0CDAED {
+			return false
+		}
+		sum := fnv.New64a()
+		sum.Write(b[16:72])
+		if sum.Sum64() != n.Uint64(b[72:]) {
+			return false
+		}
+		size = uint64(n.Uint32(b[24:]))
+		pages = max(pages, n.Uint64(b[56:]))
+		return size >= 1024
+	}
+	first := try(0)
+	for at := int64(1024); at <= 1<<16; at *= 2 { // the second stands one page in
+		if (!first || uint64(at) == size) && try(at) {
+			return pages, size, nil
+		}
+	}
+	if !first {
+		return 0, 0, fmt.Errorf("%w: it has no valid meta page", ErrCorrupt)
+	}
+	return pages, size, nil
+}
+
+// begin checks or writes the header, counts the room in use and lets go of what
+// ended while nobody looked. It is one transaction: a crash before its commit
+// leaves the file as it was, which for a new file is empty.
 func (st *store) begin(now time.Time) error {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	return st.db.Update(func(tx *bbolt.Tx) error {
-		if first, _ := tx.Cursor().First(); first == nil {
-			for _, name := range [][]byte{bHeader, bEvents, bRecipient, bAuthor, bEnds, bRoom, bStrangers} {
-				if _, err := tx.CreateBucket(name); err != nil {
-					return err
-				}
-			}
-			return tx.Bucket(bHeader).Put(bHeader, encodeHeader(version))
-		}
-		if err := checkHeader(tx); err != nil {
-			return err
-		}
-		for _, name := range [][]byte{bEvents, bRecipient, bAuthor, bEnds, bRoom, bStrangers} {
-			if tx.Bucket(name) == nil {
-				return ErrCorrupt
-			}
-		}
-		if err := tx.Bucket(bRoom).ForEach(func(k, v []byte) error {
-			if len(k) != 72 || len(v) != 4 {
-				return ErrCorrupt
-			}
-			st.used[[32]byte(k)] += int64(binary.BigEndian.Uint32(v))
-			return nil
-		}); err != nil {
-			return err
-		}
-		if err := tx.Bucket(bStrangers).ForEach(func(_, _ []byte) error { st.strangers++; return nil }); err != nil {
-			return err
-		}
-		_, err := st.expire(tx, now, 10_000)
+	tx, err := st.db.Begin(true)
+	if err != nil {
 		return err
+	}
+	defer tx.Rollback()
+	if first, _ := tx.Cursor().First(); first == nil {
+		for _, name := range buckets {
+			if _, err := tx.CreateBucket(name); err != nil {
+				return err
+			}
+		}
+		if err := tx.Bucket(bHeader).Put(bHeader, encodeHeader(version)); err != nil {
+			return err
+		}
+		return tx.Commit()
+	}
+	if err := checkHeader(tx); err != nil {
+		return err
+	}
+	for _, name := range buckets {
+		if tx.Bucket(name) == nil {
+			return ErrCorrupt
+		}
+	}
+	if err := st.count(tx); err != nil {
+		return err
+	}
+	changed, err := st.expire(tx, now, 10*sweepMost)
+	if err != nil || !changed {
+		return err
+	}
+	return tx.Commit()
+}
+
+// count adds up the room in use.
+func (st *store) count(tx *bbolt.Tx) error {
+	if err := tx.Bucket(bStrangers).ForEach(func(_, _ []byte) error { st.strangers++; return nil }); err != nil {
+		return err
+	}
+	return tx.Bucket(bRoom).ForEach(func(k, v []byte) error {
+		if len(k) != 72 || len(v) != 4 {
+			return ErrCorrupt
+		}
+		st.used[[32]byte(k)] += int64(binary.BigEndian.Uint32(v))
+		return nil
 	})
 }
 
