@@ -23,6 +23,7 @@ type EntryView struct {
 	Grant      nip.GrantID  `json:"grant"`
 	Epoch      int64        `json:"epoch"`
 	BasedOn    int64        `json:"based_on"`
+	IssuedAt   int64        `json:"issued_at"`
 	Edited     bool         `json:"edited"`
 	Text       string       `json:"text,omitempty"`
 	Note       string       `json:"note,omitempty"`
@@ -46,7 +47,7 @@ func entryView(e commands.Entry, noText bool) *EntryView {
 		Seq: e.Seq, Device: e.Key.Principal, Kind: e.Key.Kind, Command: e.Key.ID, Task: e.Task, Action: e.Command.Action,
 		State: e.State.String(), Outcome: e.Outcome.String(), Reason: e.Reason, Revision: e.Revision,
 		ReceivedAt: e.ReceivedAt, DecidedAt: e.DecidedAt, Grant: e.Sender.Grant, Epoch: e.Sender.Epoch,
-		BasedOn: e.Command.BasedOn, Edited: e.Edited, Note: e.Note,
+		BasedOn: e.Command.BasedOn, IssuedAt: e.Command.IssuedAt, Edited: e.Edited, Note: e.Note,
 	}
 	if !noText {
 		v.Text = e.Text
