@@ -66,6 +66,22 @@ func (s *session) authenticate(challenge string) error {
 	return nil
 }
 
+// challenged takes a challenge that came in the middle. It is answered at once
+// only while the session is not authenticated; otherwise it is kept for the
+// next auth-required. Two sides that answered every challenge would keep each
+// other busy for ever: many relays send the next one with every OK.
+func (s *session) challenged(challenge string) error {
+	if !s.authenticated {
+		if err := s.authenticate(challenge); err != nil {
+			return err
+		}
+		s.askAgain()
+		return nil
+	}
+	s.challenge, s.signed = challenge, 0
+	return s.authenticateAgain()
+}
+
 // authenticateAgain answers an auth-required that came in the middle.
 func (s *session) authenticateAgain() error {
 	s.c.mu.Lock()

@@ -18,7 +18,11 @@ import (
 // on nil, which means OK true: on every error the event may or may not be
 // stored, and the same bytes are published again.
 func (c *client) Publish(ctx context.Context, ev *nip.Event) error {
-	frame := EncodeFrame("EVENT", nip.EncodeEvent(ev))
+	body := nip.EncodeEvent(ev)
+	if body == nil {
+		return errors.New("event is not valid UTF-8; it was not signed here")
+	}
+	frame := EncodeFrame("EVENT", body)
 	if len(frame) > maxPublish {
 		return ErrTooLarge
 	}

@@ -138,10 +138,9 @@ func (s *session) manage() error {
 		t.Reset(next)
 		select {
 		case ch := <-s.challenges:
-			if err := s.authenticate(ch); err != nil {
+			if err := s.challenged(ch); err != nil {
 				return err
 			}
-			s.askAgain()
 		case <-s.kick:
 			if err := s.authenticateAgain(); err != nil {
 				return err

@@ -24,6 +24,7 @@ type request struct {
 	due     time.Time // when the next REQ goes out; zero: none is due
 	retry   backoff
 	prefix  string    // of the last CLOSED
+	refused bool      // a CLOSED came and no EOSE since
 	reauth  bool      // told auth-required once: authentication comes before the retry
 	asked   bool      // a REQ went out and no CLOSED came
 	at      time.Time // when it went out
@@ -173,8 +174,14 @@ func (s *session) onEOSE(id string) {
 	if r == nil || !r.asked {
 		return
 	}
-	r.stored, r.until = false, time.Now().Add(overlap)
+	r.stored, r.until, r.refused = false, time.Now().Add(overlap), false
 	r.feed.EndOfStored()
+	for _, other := range c.subs {
+		if other.refused || !s.authenticated {
+			return
+		}
+	}
+	c.health.LastError = ""
 }
 
 // onClosed plans how a subscription comes back: after authentication where
@@ -191,7 +198,7 @@ func (s *session) onClosed(id, message string) {
 	if prefix != r.prefix || r.retry.first == 0 || time.Since(r.at) >= steadyAfter {
 		r.retry = closedWait(prefix)
 	}
-	r.prefix, r.asked, r.stored = prefix, false, true
+	r.prefix, r.asked, r.stored, r.refused = prefix, false, true, true
 	r.due = time.Now().Add(r.retry.next())
 	c.health.LastError = "relay closed a subscription: " + message
 	if prefix == "auth-required" && !r.reauth {

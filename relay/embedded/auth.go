@@ -11,7 +11,8 @@ import (
 const authWindow = 600 // seconds that an AUTH event may lie away from now
 
 // onAuth takes a NIP-42 answer. A challenge is good once, whatever comes of it;
-// the next one is sent with the refusal.
+// the next one is sent with a refusal only, because there are clients that
+// answer every challenge they get.
 func (c *conn) onAuth(m message) error {
 	id := m.id
 	if m.event != nil {
@@ -47,7 +48,6 @@ func (c *conn) onAuth(m message) error {
 	}
 	c.via = via
 	c.ok(id, true, "")
-	c.issue()
 	return nil
 }
 

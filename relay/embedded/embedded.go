@@ -87,7 +87,7 @@ func Open(o Options) (*Relay, error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &Relay{
-		o: o, store: st, reg: newRegistry(), rates: newRates(),
+		o: o, store: st, reg: newRegistry(o.Now), rates: newRates(),
 		ctx: ctx, cancel: cancel, servers: map[*http.Server]struct{}{},
 	}
 	c := &committer{store: st, now: o.Now, fanout: r.reg.fanout, log: o.Log}

@@ -107,7 +107,8 @@ func TestSlowLocalReader(t *testing.T) {
 // again. The host's subscription was sent it long ago and is sent it again, but
 // not many times in one moment.
 func TestRetryOfARequest(t *testing.T) {
-	_, url := open(t)
+	c := &clock{at: time.Now()}
+	_, url := open(t, func(o *embedded.Options) { o.Now = c.now })
 	host, device := relaytest.Key(t), relaytest.Key(t)
 	h, d := connect(t, url), connect(t, url)
 	h.login(host)
@@ -128,6 +129,12 @@ func TestRetryOfARequest(t *testing.T) {
 	has(t, "retry", d.publish(ev), "true")
 	if got := h.await("EVENT"); got[0] != "t" {
 		t.Fatalf("got %v", got)
+	}
+	// Later both are sent it.
+	c.add(11 * time.Second)
+	has(t, "retry", d.publish(ev), "true")
+	if a, b := h.await("EVENT")[0], h.await("EVENT")[0]; a == b {
+		t.Fatalf("twice to %s", a)
 	}
 }
 

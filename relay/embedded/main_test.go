@@ -169,7 +169,6 @@ func (p *peer) login(k nip.SecretKey) {
 	if ok := p.await("OK"); ok[1] != "true" {
 		p.t.Fatalf("login: %v", ok)
 	}
-	p.await("AUTH") // the next challenge
 }
 
 // publish returns the relay's answer: "true" or the words of its refusal.

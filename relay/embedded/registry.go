@@ -48,13 +48,14 @@ type listener struct {
 // registry is who listens, by key: showing an event to its author and its
 // recipient is two look-ups, and nobody else is ever asked.
 type registry struct {
+	now   func() time.Time
 	mu    sync.Mutex // guards everything here and in listeners
 	keys  map[nip.PubKey]map[*listener]struct{}
 	conns map[*conn]struct{}
 }
 
-func newRegistry() *registry {
-	return &registry{keys: map[nip.PubKey]map[*listener]struct{}{}, conns: map[*conn]struct{}{}}
+func newRegistry(now func() time.Time) *registry {
+	return &registry{now: now, keys: map[nip.PubKey]map[*listener]struct{}{}, conns: map[*conn]struct{}{}}
 }
 
 // add registers l, replaying: live events wait until settle.
@@ -89,7 +90,7 @@ func (g *registry) sending(l *listener, id [32]byte) bool {
 		return false
 	}
 	l.snapshot[id] = struct{}{}
-	l.note(id)
+	l.note(id, g.now())
 	return true
 }
 
@@ -117,17 +118,18 @@ func (g *registry) fanout(rec *record, v nip.Verified) {
 	ev := v.Event()
 	e := &live{id: rec.id, v: v, via: rec.via, json: rec.json}
 	recipient := nip.PubKey(recipientOf(ev))
+	now := g.now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.show(nip.PubKey(ev.PubKey), ev, e)
+	g.show(nip.PubKey(ev.PubKey), ev, e, now)
 	if recipient != nip.PubKey(ev.PubKey) {
-		g.show(recipient, ev, e)
+		g.show(recipient, ev, e, now)
 	}
 }
 
-func (g *registry) show(key nip.PubKey, ev *nip.Event, e *live) {
+func (g *registry) show(key nip.PubKey, ev *nip.Event, e *live, now time.Time) {
 	for l := range g.keys[key] {
-		if l.dropped || !matchesAny(l.filters, ev) || !l.note(e.id) {
+		if l.dropped || !matchesAny(l.filters, ev) || !l.note(e.id, now) {
 			continue
 		}
 		if !l.replaying {
@@ -147,8 +149,8 @@ func (g *registry) show(key nip.PubKey, ev *nip.Event, e *live) {
 
 // note remembers that id is sent now; false when it was, within the window.
 // Two sets, turned every window, forget without a walk.
-func (l *listener) note(id [32]byte) bool {
-	if now := time.Now(); now.Sub(l.turned) > dupWindow || len(l.recent[0]) >= maxRecent {
+func (l *listener) note(id [32]byte, now time.Time) bool {
+	if now.Sub(l.turned) > dupWindow || len(l.recent[0]) >= maxRecent {
 		if now.Sub(l.turned) > 2*dupWindow {
 			l.recent[0] = nil
 		}

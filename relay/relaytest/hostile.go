@@ -82,19 +82,8 @@ func NewHostile(t testing.TB, script func(c *HostileConn)) *Hostile {
 // net.Pipe: for tests in virtual time.
 func NewHostilePipe(t testing.TB, script func(c *HostileConn)) *Hostile {
 	t.Helper()
-	ln := &pipeListener{conns: make(chan net.Conn), done: make(chan struct{})}
-	h := &Hostile{URL: "ws://127.0.0.1:7447/"}
-	h.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
-		client, server := net.Pipe()
-		select {
-		case ln.conns <- server:
-			return client, nil
-		case <-ln.done:
-			return nil, net.ErrClosed
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
+	ln, dial := Pipe()
+	h := &Hostile{URL: "ws://127.0.0.1:7447/", DialContext: dial}
 	h.serve(t, ln, script)
 	return h
 }
@@ -231,31 +220,3 @@ func (c *HostileConn) Serve(seen func(m Message)) {
 		}
 	}
 }
-
-// pipeListener accepts the server halves of pipes.
-type pipeListener struct {
-	conns chan net.Conn
-	done  chan struct{}
-	once  sync.Once
-}
-
-func (l *pipeListener) Accept() (net.Conn, error) {
-	select {
-	case c := <-l.conns:
-		return c, nil
-	case <-l.done:
-		return nil, net.ErrClosed
-	}
-}
-
-func (l *pipeListener) Close() error {
-	l.once.Do(func() { close(l.done) })
-	return nil
-}
-
-func (l *pipeListener) Addr() net.Addr { return pipeAddr{} }
-
-type pipeAddr struct{}
-
-func (pipeAddr) Network() string { return "pipe" }
-func (pipeAddr) String() string  { return "pipe" }
