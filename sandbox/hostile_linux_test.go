@@ -21,7 +21,7 @@ import (
 func hostileMain(args []string) {
 	programs := map[string]func([]string){
 		"attempts": attempts, "fds": listDescriptors, "env": listEnvironment, "flood": flood, "signals": signalInit,
-		"forge": forge, "stubborn": stubborn, "posture": showPosture, "dial": dial, "count": countInput, "memory": fillMemory,
+		"forge": forge, "stubborn": stubborn, "posture": showPosture, "dial": dial, "count": countInput, "memory": fillMemory, "pass": passOut,
 	}
 	program, ok := programs[args[0]]
 	if !ok {
@@ -306,6 +306,21 @@ func showPosture([]string) {
 	}
 	wd, err := os.Getwd()
 	fmt.Println("cwd:", wd, err)
+}
+
+// passOut gives standard output to a process outside, by a socket that was left
+// in the workspace.
+func passOut([]string) {
+	c, err := net.Dial("unix", "socket")
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	if _, _, err := c.(*net.UnixConn).WriteMsgUnix([]byte("x"), syscall.UnixRights(1), nil); err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	fmt.Println("passed")
 }
 
 // fillMemory touches private memory until it may not have more.

@@ -35,26 +35,40 @@ var selfImage = sync.OnceValues(func() (string, error) {
 		return "", fmt.Errorf("read own binary: %w", err)
 	}
 	defer src.Close()
-	fd, err := unix.MemfdCreate("holdfast", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	low, err := unix.MemfdCreate("holdfast", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return "", fmt.Errorf("copy own binary: %w", err)
 	}
-	dst := os.NewFile(uintptr(fd), "holdfast")
-	image = dst // never closed: the path below leads to it
-	if _, err := io.Copy(dst, src); err != nil {
+	defer unix.Close(low)
+	// The child lays its inherited descriptors out from 0 on before it executes
+	// this one, so it must lie above them. It is never closed.
+	fd, err := unix.FcntlInt(uintptr(low), unix.F_DUPFD_CLOEXEC, imageFD)
+	if err != nil {
 		return "", fmt.Errorf("copy own binary: %w", err)
 	}
-	if err := dst.Chmod(0o555); err != nil {
+	if _, err := io.Copy(rawFile(fd), src); err != nil {
 		return "", fmt.Errorf("copy own binary: %w", err)
 	}
-	const seals = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
-		return "", fmt.Errorf("seal copy of own binary: %w", err)
+	if err := unix.Fchmod(fd, 0o555); err != nil {
+		return "", fmt.Errorf("copy own binary: %w", err)
+	}
+	if err := seal(fd); err != nil {
+		return "", err
 	}
 	return "/proc/self/fd/" + strconv.Itoa(fd), nil
 })
 
-var image *os.File
+// imageFD is above every descriptor that a stage inherits.
+const imageFD = initSourceFD + maxRead + 8
+
+// seal makes a memfd unchangeable for ever.
+func seal(fd int) error {
+	const all = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, all); err != nil {
+		return fmt.Errorf("seal memory file: %w", err)
+	}
+	return nil
+}
 
 // sealedInput is standard input as a file in memory that nobody can change.
 func sealedInput(b []byte) (*os.File, error) {
@@ -67,9 +81,8 @@ func sealedInput(b []byte) (*os.File, error) {
 	if _, err := w.Write(b); err != nil {
 		return nil, fmt.Errorf("make standard input: %w", err)
 	}
-	const seals = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
-		return nil, fmt.Errorf("seal standard input: %w", err)
+	if err := seal(fd); err != nil {
+		return nil, err
 	}
 	// Opened again for reading only, with an offset of its own.
 	return os.Open("/proc/self/fd/" + strconv.Itoa(fd))

@@ -118,12 +118,25 @@ func (t *turn) fork(trees []*os.File, owner int) error {
 	}()
 	err = <-started
 	t.pipes.closeChild()
+	if err != nil && passing(err) {
+		return fmt.Errorf("start sandbox: %w", err)
+	}
 	if err != nil {
 		return notEnforceable("namespaces cannot be made; allow unprivileged user namespaces (sysctl "+
 			"user.max_user_namespaces above 0, kernel.unprivileged_userns_clone=1 where it exists), "+
 			"or an AppArmor userns profile for this binary", err)
 	}
 	return nil
+}
+
+// passing tells a shortage of the moment from a machine that cannot.
+func passing(err error) bool {
+	for _, shortage := range []error{unix.EAGAIN, unix.ENOMEM, unix.EMFILE, unix.ENFILE, unix.EINTR} {
+		if errors.Is(err, shortage) {
+			return true
+		}
+	}
+	return false
 }
 
 func sysAttr(network Network, owner int) *syscall.SysProcAttr {

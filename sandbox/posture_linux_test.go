@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -115,6 +116,25 @@ func TestNotEnforceable(t *testing.T) {
 	}
 }
 
+// TestOddBinary starts sandboxes from a binary that the workload's user may not
+// execute, and from one that no longer exists, as under go run.
+func TestOddBinary(t *testing.T) {
+	exe, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, mode := range map[string]os.FileMode{"private binary": 0o700, "deleted binary": 0o755} {
+		t.Run(name, func(t *testing.T) {
+			dir := temp(t)
+			own := write(t, filepath.Join(dir, "own"), string(exe), mode)
+			out, err := exec.Command(own, crippledArg, name, dir).CombinedOutput()
+			if err != nil || !strings.Contains(string(out), "start: <nil>") {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
+	}
+}
+
 // crippled is a supervisor on a machine that lacks something.
 func crippled(what, dir string) {
 	must := func(err error) {
@@ -123,8 +143,17 @@ func crippled(what, dir string) {
 			os.Exit(1)
 		}
 	}
-	must(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
 	switch what {
+	case "deleted binary":
+		must(os.Remove(os.Args[0]))
+	case "private binary":
+	default:
+		must(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+	}
+	possible := false
+	switch what {
+	case "deleted binary", "private binary":
+		possible = true
 	case "masked proc":
 		must(unix.Mount("/dev/null", "/proc/cmdline", "", unix.MS_BIND, ""))
 	case "no namespaces":
@@ -140,7 +169,7 @@ func crippled(what, dir string) {
 	fmt.Println("start:", err)
 	if what != "no idmap" {
 		fmt.Printf("probe: %+v\n", sandbox.Probe())
-		if sandbox.Probe().Mechanism != "" {
+		if (sandbox.Probe().Mechanism != "") != possible {
 			os.Exit(1)
 		}
 	}

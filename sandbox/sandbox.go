@@ -5,6 +5,33 @@
 // the running turn; a Result says how it ended, what was captured and whether
 // the whole process group is proven gone; a Report says what confinement was
 // achieved, as observed from the live process and never as intended.
+//
+// Start is called by the execution owner, from any goroutine. This binary
+// executes itself three deep: the caller is the supervisor; init is the first
+// process of new user, mount, PID, network, IPC, UTS and cgroup namespaces,
+// builds a view from nothing and reaps; the leaf gives up every right, waits
+// for Release and becomes the program. So Reexec must be the first statement
+// of main, and package-level initialisation must be cheap. Nothing here is
+// durable: the caller stores the Identity before Release and asks Gone after a
+// crash. When the supervisor dies, however it dies, the group dies with it.
+//
+// The view holds the system directories, a few files of /etc, and what the
+// Spec names, each at its real path; /tmp, HOME (/run/home) and /dev/shm are
+// private memory. As root the program never has the host's root: it is user
+// 200000+Slot, and every bind is mapped so that files keep the owner on the
+// disk that the top of the bind has; files of other owners are read-only.
+//
+// # Limitations
+//
+// Linux 5.12 or later, with user namespaces; as root the filesystems of all
+// binds must support idmapped mounts (ext4, xfs, btrfs, tmpfs from 6.3).
+// Elsewhere, and where the outer /proc is masked as in many containers, Start
+// returns ErrNotEnforceable; nothing ever runs with less. There are no Landlock
+// rules and no system call filter: the kernel's whole interface is reachable.
+// Memory is bounded for each process only, tmpfs and memfd not at all, and
+// neither is the size of the workspace. Unix sockets and hard links that were
+// in the workspace before the turn lead out of it. An ordinary user cannot drop
+// supplementary groups. Report.Gaps repeats what holds for a turn.
 package sandbox
 
 import (
@@ -43,7 +70,7 @@ type Spec struct {
 	GitDir    string    // the common Git directory ("" where the workspace is no worktree)
 	Git       GitAccess // how GitDir is seen
 	Read      []string  // further canonical paths, read-only
-	Protected []string  // canonical paths that no bind may contain or lie within (the home)
+	Protected []string  // canonical paths that no bind may contain or lie within (the home); the workspace may lie within one
 
 	History    []byte // read-only file named by HOLDFAST_HISTORY; nil omits it
 	ReplyLimit int    // bytes of HOLDFAST_REPLY that are collected; 0 gives no reply file
@@ -94,13 +121,13 @@ type Identity struct {
 type Ending uint8
 
 const (
-	EndingNone    Ending = iota
-	EndingExit           // exited by itself; ExitCode holds
-	EndingSignal         // ended by a signal nobody here asked for
-	EndingTimeout        // the wall clock ran out
-	EndingOutput         // OutputLimit reached
-	EndingStop           // Stop was called
-	EndingLost           // init ended without a report: how the program ended is not known
+	EndingNone    Ending = iota // the program could not be executed; Fault says why
+	EndingExit                  // exited by itself; ExitCode holds
+	EndingSignal                // ended by a signal nobody here asked for
+	EndingTimeout               // the wall clock ran out
+	EndingOutput                // OutputLimit reached
+	EndingStop                  // Stop was called
+	EndingLost                  // init ended without a report: how the program ended is not known
 )
 
 // Cleanup is the proof that nothing is left.

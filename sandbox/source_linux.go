@@ -272,6 +272,9 @@ func userNamespace(owner [2]uint32, host int) (*os.File, error) {
 			GidMappings: []syscall.SysProcIDMap{{ContainerID: int(owner[1]), HostID: host, Size: 1}},
 		},
 	})
+	if err != nil && passing(err) {
+		return nil, fmt.Errorf("map owners: %w", err)
+	}
 	if err != nil {
 		return nil, notEnforceable("no user namespace can be made for user "+strconv.Itoa(host), err)
 	}

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"errors"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -127,6 +128,53 @@ func TestBackgroundChildDoesNotDelayTheEnd(t *testing.T) {
 	if o.stdout.String() != "done\n" || r.Cleanup.Left != 1 {
 		t.Errorf("stdout %q, left %d", o.stdout.String(), r.Cleanup.Left)
 	}
+}
+
+// TestStreamHeldOutsideDoesNotDelayTheEnd lets a process of the host keep the
+// writing end of standard output, and even write to it.
+func TestStreamHeldOutsideDoesNotDelayTheEnd(t *testing.T) {
+	s := hostile(t, "pass")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(s.Workspace, "socket")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if err := os.Chmod(filepath.Join(s.Workspace, "socket"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	held := make(chan int, 1)
+	go func() {
+		c, err := l.AcceptUnix()
+		if err != nil {
+			t.Error(err)
+			held <- -1
+			return
+		}
+		defer c.Close()
+		b, oob := make([]byte, 1), make([]byte, 64)
+		_, n, _, _, err := c.ReadMsgUnix(b, oob)
+		if err != nil {
+			t.Error(err)
+		}
+		rights, err := syscall.ParseSocketControlMessage(oob[:n])
+		if err != nil || len(rights) != 1 {
+			t.Errorf("%d messages: %v", len(rights), err)
+			held <- -1
+			return
+		}
+		fds, err := syscall.ParseUnixRights(&rights[0])
+		if err != nil {
+			t.Error(err)
+		}
+		held <- fds[0]
+	}()
+	begin := time.Now()
+	r, o := run(t, s)
+	exited(t, r, o, 0)
+	if o.stdout.String() != "passed\n" || time.Since(begin) > 10*time.Second {
+		t.Errorf("%q after %s", o.stdout.String(), time.Since(begin))
+	}
+	syscall.Close(<-held)
 }
 
 func TestStopIsPoliteFirst(t *testing.T) {
@@ -294,6 +342,13 @@ func TestMemoryLimit(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestLeastMemoryStarts(t *testing.T) {
+	s := shell(t, `exit 0`)
+	s.MemoryBytes = 64 << 20
+	r, o := run(t, s)
+	exited(t, r, o, 0)
 }
 
 func TestFloodIsCountedExactly(t *testing.T) {

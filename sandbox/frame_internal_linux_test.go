@@ -76,7 +76,7 @@ func FuzzReport(f *testing.F) {
 }
 
 func TestPlanSurvivesThePipe(t *testing.T) {
-	p := plan{Program: "/p", Argv: []exact{"/p", "a\xffb", "<&>\u2028", strings.Repeat("\x01", 1000)}, Env: []exact{"A=\xfe"}}
+	p := plan{Program: "/p", Argv: []exact{"/p", "a\xffb", "<&>\u2028", exact(strings.Repeat("\x01", 1000))}, Env: []exact{"A=\xfe"}}
 	var b bytes.Buffer
 	if err := writeJSON(&b, framePlan, p); err != nil {
 		t.Fatal(err)
