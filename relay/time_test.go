@@ -337,3 +337,33 @@ func TestResubscribesAfterADrop(t *testing.T) {
 		}
 	})
 }
+
+// TestChallengeWithEveryOK: a relay that sends its next challenge with each OK
+// (as many do) is authenticated to once. A client that answered each would
+// trade signatures with it for ever, at the full speed of both.
+func TestChallengeWithEveryOK(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answers := 0
+		h := relaytest.NewHostilePipe(t, func(c *relaytest.HostileConn) {
+			c.Send("AUTH", strings.Repeat("a", 64))
+			for {
+				switch m := c.Next(); m.Label {
+				case "AUTH":
+					answers++
+					c.Send("OK", m.Event().ID, true, "")
+					c.Send("AUTH", strings.Repeat("b", 64))
+				case "REQ":
+					c.Send("EOSE", m.Text(0))
+				}
+			}
+		})
+		l, k := dial(t, h)
+		s := l.Subscribe("s", relaytest.To(k.Public()))
+		<-s.EOSE()
+		time.Sleep(2 * time.Minute) // of the bubble's clock
+		synctest.Wait()
+		if answers != 1 || h.Conns() != 1 {
+			t.Errorf("%d answers on %d connections", answers, h.Conns())
+		}
+	})
+}

@@ -106,9 +106,11 @@ func TestAuthentication(t *testing.T) {
 		_, url := open(t)
 		a, b := relaytest.Key(t), relaytest.Key(t)
 		p := connect(t, url)
-		p.send("AUTH", nip.EncodeEvent(authEvent(t, a, p.await("AUTH")[0], string(url), time.Now())))
-		second := p.await("AUTH")[0]
+		p.login(a)
 		p.ask("s", `{}`)
+		// The first challenge is spent; the refusal brings the next one.
+		p.send("AUTH", nip.EncodeEvent(authEvent(t, b, "spent", string(url), time.Now())))
+		second := p.await("AUTH")[0]
 		ev := authEvent(t, b, second, string(url), time.Now())
 		p.send("AUTH", nip.EncodeEvent(ev))
 		if c := p.await("CLOSED"); c[0] != "s" {
