@@ -14,7 +14,10 @@ import (
 //
 //	header  "HFTASKLG", u32 version, u8 n, n bytes of task ID, u32 crc32c of all before
 //	frame   u32 n, u8 type, 32 bytes SHA-256 of the frame before (of the header for the first),
-//	        n bytes of payload, u32 crc32c of all before
+//	        u32 crc32c of all before, n bytes of payload, u32 crc32c of all before
+//
+// The head has a checksum of its own, because the length decides what counts
+// as torn: a damaged one must never make sound records behind it look unfinished.
 //
 // A frame type that this version does not know, in an otherwise sound frame,
 // is ErrNewer: later versions add types (3 is kept for checkpoints, from which
@@ -22,7 +25,7 @@ import (
 const (
 	logMagic    = "HFTASKLG"
 	logVersion  = 1
-	frameHead   = 4 + 1 + sha256.Size
+	frameHead   = 4 + 1 + sha256.Size + 4
 	frameTail   = 4
 	maxFrame    = 256 << 10 // payload; a result's 32 KiB reply may take six times that in JSON
 	frameCmd    = 1
@@ -97,6 +100,7 @@ func appendFrame(b []byte, kind byte, previous [sha256.Size]byte, payload []byte
 	b = binary.BigEndian.AppendUint32(b, uint32(len(payload)))
 	b = append(b, kind)
 	b = append(b, previous[:]...)
+	b = binary.BigEndian.AppendUint32(b, crc32.Checksum(b[start:], castagnoli))
 	b = append(b, payload...)
 	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b[start:], castagnoli))
 }
@@ -115,15 +119,17 @@ func readFrame(r io.Reader, left int64, previous [sha256.Size]byte) (frame, erro
 	if _, err := io.ReadFull(r, head[:]); err != nil {
 		return frame{}, torn(err)
 	}
-	n := int64(binary.BigEndian.Uint32(head[:4]))
 	if head == [frameHead]byte{} {
 		return frame{}, zeros(r, left-frameHead)
 	}
+	if crc32.Checksum(head[:frameHead-4], castagnoli) != binary.BigEndian.Uint32(head[frameHead-4:]) {
+		return frame{}, corrupt("frame head checksum")
+	}
+	n := int64(binary.BigEndian.Uint32(head[:4]))
 	if n == 0 || n > maxFrame {
 		return frame{}, corrupt("frame of %d bytes", n)
 	}
 	if [sha256.Size]byte(head[5:]) != previous {
-		// Judged before the length: a wrong length must not pass for a torn tail.
 		return frame{}, corrupt("frame does not follow the one before it")
 	}
 	if left < frameHead+n+frameTail {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io/fs"
 	"os"
 	"sync"
 
@@ -16,14 +17,14 @@ import (
 // identities/XX.log, all integers big endian:
 //
 //	header  "HFIDENTS", u32 version, u32 crc32c of all before
-//	record  u16 n, payload of n bytes, u32 crc32c of all before
+//	record  u16 n, u16 complement of n, payload of n bytes, u32 crc32c of all before
 //	payload u8 a, a bytes of command ID, u8 b, b bytes of task ID, 32 bytes SHA-256 of the command
 //
 // XX is the first byte of the SHA-256 of the command ID. A record reserves a
 // command ID for a task before the command enters the task's log; the log
 // decides what the bytes were. So a record without its command, which a crash
-// between the two leaves, binds nothing but the task. An empty file is a shard
-// that was never used.
+// between the two leaves, binds nothing but the task. A missing or empty file
+// is a shard that was never used; Check finds one that was.
 const (
 	identMagic   = "HFIDENTS"
 	identVersion = 1
@@ -73,34 +74,28 @@ func (i identity) encode() []byte {
 	p = append(p, i.task...)
 	p = append(p, i.digest[:]...)
 	b := binary.BigEndian.AppendUint16(nil, uint16(len(p)))
+	b = binary.BigEndian.AppendUint16(b, ^uint16(len(p)))
 	b = append(b, p...)
 	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
 }
 
 // decodeIdentity reads the record at the start of b; errCutShort where b ends in it.
 func decodeIdentity(b []byte) (identity, int, error) {
-	if len(b) < 2 {
+	const head = 4
+	if len(b) < head || len(b) <= head+maxIdent+4 && allZero(b) {
 		return identity{}, 0, errCutShort
 	}
 	n := int(binary.BigEndian.Uint16(b))
-	if n == 0 {
-		for _, c := range b {
-			if c != 0 {
-				return identity{}, 0, corrupt("identity without a length")
-			}
-		}
-		return identity{}, 0, errCutShort
-	}
-	if n > maxIdent {
+	if uint16(n) != ^binary.BigEndian.Uint16(b[2:]) || n == 0 || n > maxIdent {
 		return identity{}, 0, corrupt("identity of %d bytes", n)
 	}
-	if len(b) < 2+n+4 {
+	if len(b) < head+n+4 {
 		return identity{}, 0, errCutShort
 	}
-	if crc32.Checksum(b[:2+n], castagnoli) != binary.BigEndian.Uint32(b[2+n:]) {
+	if crc32.Checksum(b[:head+n], castagnoli) != binary.BigEndian.Uint32(b[head+n:]) {
 		return identity{}, 0, corrupt("identity checksum")
 	}
-	p := b[2 : 2+n]
+	p := b[head : head+n]
 	a := int(p[0])
 	if len(p) < 1+a+1 || len(p) != 1+a+1+int(p[1+a])+sha256.Size {
 		return identity{}, 0, corrupt("identity lengths")
@@ -110,7 +105,7 @@ func decodeIdentity(b []byte) (identity, int, error) {
 	if !identifier(i.command, "") || !identifier(string(i.task), "") {
 		return identity{}, 0, corrupt("identity names")
 	}
-	return i, 2 + n + 4, nil
+	return i, head + n + 4, nil
 }
 
 // decodeShard calls each for the records of b, the bytes of a shard from
@@ -181,9 +176,12 @@ func (sh *shard) load(f atomicfile.File, name string) error {
 // been seen half way.
 func (s *Store) identity(ctx context.Context, command string) (identity, bool, error) {
 	index, name := shardOf(command)
-	f, err := s.openPart(s.idents, name, os.O_RDONLY)
+	f, err := s.fs.Open(s.idents, name, os.O_RDONLY)
+	if errors.Is(err, fs.ErrNotExist) {
+		return identity{}, false, nil
+	}
 	if err != nil {
-		return identity{}, false, err
+		return identity{}, false, classify(err)
 	}
 	defer f.Close()
 	sh := &s.shards[index]
@@ -215,16 +213,16 @@ func (sh *shard) loadLocked(f atomicfile.File, name string) error {
 // command_conflict where another task has it. The caller holds the task's lock.
 func (s *Store) reserve(ctx context.Context, want identity) error {
 	index, name := shardOf(want.command)
+	f, err := s.fs.Open(s.idents, name, os.O_RDWR|os.O_CREATE)
+	if err != nil {
+		return classify(err)
+	}
+	defer f.Close()
 	lock, err := s.flock(ctx, s.idents, name, exclusive)
 	if err != nil {
 		return err
 	}
 	defer lock.Close()
-	f, err := s.openPart(s.idents, name, os.O_RDWR)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
 	sh := &s.shards[index]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -241,6 +239,10 @@ func (s *Store) reserve(ctx context.Context, want identity) error {
 	}
 	b := want.encode()
 	if sh.end == 0 {
+		// The file's name first: a record in a file that a power cut takes away reserves nothing.
+		if err := s.fs.SyncDir(s.idents); err != nil {
+			return fmt.Errorf("reserve a command: %w", err)
+		}
 		b = append(identHeader(), b...)
 	}
 	// The reservation's commit point. A crash before it leaves nothing or a

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -199,20 +198,7 @@ func (s *Store) initialise(root *saferead.Dir, create bool) error {
 	if err := s.fs.Mkdir(blobs, "sha256"); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	idents, err := root.OpenDir("identities")
-	if err != nil {
-		return err
-	}
-	defer idents.Close()
-	for i := range 256 {
-		// All of them exist from the start, so that a missing one is seen as damage.
-		f, err := s.fs.Open(idents, fmt.Sprintf("%02x.log", i), os.O_RDWR|os.O_CREATE)
-		if err != nil {
-			return err
-		}
-		f.Close()
-	}
-	for _, d := range []*saferead.Dir{blobs, idents, root} {
+	for _, d := range []*saferead.Dir{blobs, root} {
 		if err := s.fs.SyncDir(d); err != nil {
 			return err
 		}
@@ -253,16 +239,6 @@ func inUse(root *saferead.Dir, part string) (bool, error) {
 			if err != nil || len(names) > 0 {
 				return true, err
 			}
-		case part == "identities":
-			f, err := d.Open(n, os.O_RDONLY)
-			if err != nil {
-				return false, err
-			}
-			st, err := f.Stat()
-			f.Close()
-			if err != nil || st.Size() > 0 {
-				return true, err
-			}
 		default:
 			return true, nil
 		}
@@ -285,15 +261,6 @@ func (s *Store) openParts(root *saferead.Dir) error {
 	}
 	if s.idents, err = part(root, "identities"); err != nil {
 		return err
-	}
-	names, err := s.idents.Names()
-	if err != nil {
-		return err
-	}
-	for i := range 256 {
-		if _, ok := slices.BinarySearch(names, fmt.Sprintf("%02x.log", i)); !ok {
-			return corrupt("identities/%02x.log is missing", i)
-		}
 	}
 	worktrees, err := part(root, "worktrees")
 	if err != nil {
@@ -337,15 +304,6 @@ func classify(err error) error {
 		return fmt.Errorf("%w: %w", ErrUnsafe, err)
 	}
 	return err
-}
-
-// openPart opens a file that an initialised store must have.
-func (s *Store) openPart(d *saferead.Dir, name string, flag int) (atomicfile.File, error) {
-	f, err := s.fs.Open(d, name, flag)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, corrupt("%s is missing", filepath.Join(d.Path(), name))
-	}
-	return f, classify(err)
 }
 
 // unknown poisons the store where err is not nil: the bytes are in the file,
