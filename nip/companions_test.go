@@ -180,6 +180,7 @@ func TestPresences(t *testing.T) {
 		{"min 0", obj{"compatibility": obj{"min": 0, "max": 1}}, nip.Malformed},
 		{"no processors", telemetry(0, 0, 0), nip.Bounds},
 		{"101 percent", telemetry(1, 101, 0), nip.Bounds},
+		{"telemetry below zero", telemetry(1, -1, 0), nip.Malformed},
 		{"telemetry with a fraction", telemetry(1, 1.5, 0), nip.Malformed},
 		{"an unknown member", obj{"name": "x"}, nip.Malformed},
 		{"another version", obj{"v": "openagents.host-presence.v2"}, nip.Unsupported},

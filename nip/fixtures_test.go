@@ -358,6 +358,14 @@ func TestUnservedOperations(t *testing.T) {
 	}
 }
 
+// The right that each kind needs, as the wire's table has it.
+var rightOf = map[string]nip.Right{
+	"enroll.redeem": "", "device.list": nip.AccessRead, "device.revoke": nip.AccessAdmin,
+	"task.create": nip.Operate, "task.steer": nip.Operate, "task.cancel": nip.Operate, "task.archive": nip.Operate,
+	"task.command": nip.Operate, "task.queue": nip.Operate, "workspace.list": nip.Operate,
+	"task.list": nip.Observe, "task.read": nip.Observe, "task.original": nip.Observe, "thread.list": nip.Observe,
+}
+
 func TestValidRequests(t *testing.T) {
 	for name, op := range validOperations() {
 		t.Run(name, func(t *testing.T) {
@@ -372,6 +380,9 @@ func TestValidRequests(t *testing.T) {
 			q, err := nip.ParseRequest(in, nip.Profile{})
 			if err != nil || q.Op == nil || q.OpRefusal != "" || q.Kind != op["kind"] {
 				t.Fatalf("%+v %v", q, err)
+			}
+			if right, ok := rightOf[q.Kind]; !ok || q.Op.Right() != right {
+				t.Errorf("right %q, want %q", q.Op.Right(), right)
 			}
 			a, err := nip.EncodeRequest(q)
 			if err != nil || string(a.Inline) != string(in) {

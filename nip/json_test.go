@@ -172,6 +172,31 @@ func checkOrder(t *rapid.T, dec *json.Decoder) {
 	}
 }
 
+// A transcript step may hold fractions; a number whose canonical form would be
+// an integer that readers refuse has none.
+func TestStepNumbers(t *testing.T) {
+	for in, want := range map[string]string{
+		"0.1": "0.1", "1.0": "1", "1e3": "1000", "-0.0": "0", "1e21": "1e+21", "5e-324": "5e-324", "2.50": "2.5",
+		"9007199254740991.0": "9007199254740991",
+		"9007199254740992.0": "", "1e20": "", "1e400": "", "-1e20": "", "9007199254740992": "",
+	} {
+		evidence := pageObject()["evidence"].(obj)
+		step := obj{"kind": "original", "index": 0, "step": obj{"a": json.Number(in)}}
+		page := with(pageObject(), obj{"evidence": with(evidence, obj{"steps": []any{step}})})
+		p, err := nip.ParseReply(bytesOf(t, replyObject(ok(obj{"kind": "task", "task": page}))))
+		if want == "" {
+			wantFault(t, err, nip.Malformed, "json")
+			continue
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", in, err)
+		}
+		if got := string(p.Outcome.(nip.TaskPage).Task.Evidence.Steps[0].Step); got != `{"a":`+want+`}` {
+			t.Errorf("%s became %s, want %s", in, got, want)
+		}
+	}
+}
+
 func TestDigestOf(t *testing.T) {
 	want := nip.Digest("sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855")
 	if got := nip.DigestOf(nil); got != want {

@@ -30,7 +30,7 @@ func ParseRequest(inline []byte, p Profile) (Request, error) {
 	op := o.raw("op")
 	o.end()
 	r.checkHeader(v, requires, SchemaRequest)
-	if noGrant != noEpoch || !noGrant && q.Grant == "" {
+	if noGrant != noEpoch {
 		r.fail(Malformed, "grant and epoch are not both there or both null")
 	}
 	if r.err != nil {
