@@ -232,6 +232,9 @@ func openLocked(home string, o Options) (*Core, error) {
 	if o.Launch == nil {
 		o.Launch = owner.Launch
 	}
+	if o.Probe == nil {
+		o.Probe = func() (string, []string) { return "", []string{"nothing was probed"} }
+	}
 	c := &Core{home: home, opts: o, log: o.Log}
 	var err error
 	if c.key, err = loadKey(filepath.Join(home, "host.key")); err != nil {

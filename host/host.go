@@ -68,6 +68,9 @@ type Options struct {
 	Version string
 	// Launch starts a turn's owner; nil is owner.Launch. Tests replace it.
 	Launch func(s *owner.Store, id owner.TaskID, grant owner.Digest) (*owner.Launched, error)
+	// Probe says what confinement this machine can enforce, and what not; nil
+	// says nothing. cmd joins it to package sandbox.
+	Probe func() (mechanism string, gaps []string)
 	// LockWait bounds the wait for host.lock; 0 is 5 s.
 	LockWait time.Duration
 }

@@ -12,7 +12,6 @@ import (
 	"holdfast/commands"
 	"holdfast/nip"
 	"holdfast/owner"
-	"holdfast/sandbox"
 )
 
 // The operator's verbs. They run in the resident host over its socket, or in
@@ -100,8 +99,7 @@ func verbStatus(_ context.Context, c *Core, _ json.RawMessage, emit func(any) er
 	if s.Policy.Enabled = err == nil && p.Enabled; err != nil {
 		s.Policy.Fault = err.Error()
 	}
-	able := sandbox.Probe()
-	s.Sandbox.Mechanism, s.Sandbox.Gaps = able.Mechanism, able.Gaps
+	s.Sandbox.Mechanism, s.Sandbox.Gaps = c.opts.Probe()
 	return emit(s)
 }
 

@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"holdfast/host"
+	"holdfast/sandbox"
 )
 
 // version of this binary; a release sets it at link time.
@@ -121,8 +123,15 @@ func defaultHome() string {
 }
 
 func (g *globals) coreOptions() host.Options {
-	return host.Options{Now: time.Now, Log: g.log, Version: version}
+	return host.Options{Now: time.Now, Log: g.log, Version: version, Probe: probe}
 }
+
+// probe tries the sandbox once a process: the answer changes only with the
+// kernel or the binary.
+var probe = sync.OnceValues(func() (string, []string) {
+	able := sandbox.Probe()
+	return able.Mechanism, able.Gaps
+})
 
 // operate runs an operator verb in the resident host, or on the store when no
 // host runs; it never waits longer than 2 s for a lock.
