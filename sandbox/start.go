@@ -1,7 +1,7 @@
 package sandbox
 
-// Start is the sandbox's hop of the data path: the owner's execution hands a
-// Spec in, and evidence is collected from the Process that comes back.
+// Start is the sandbox's hop of the data path: owner/execute.go hands a Spec in,
+// and owner/evidence.go collects from the Process that comes back.
 //
 // It returns once the view is built, the program's process exists fully
 // confined and what was achieved has been read back; the program itself runs
