@@ -145,6 +145,29 @@ func TestRevisionMismatch(t *testing.T) {
 	})
 }
 
+// TestHeldSteerNeverStopsAnotherTurn: its own stop is behind it, and the turn
+// that came between is somebody else's.
+func TestHeldSteerNeverStopsAnotherTurn(t *testing.T) {
+	r := newRig(t)
+	ft := r.tasks.add(task(0), TaskView{Phase: PhaseRunning, Revision: 5, TurnStart: 5, Steering: Steering{Emulate: true}})
+	steer := command(1, nip.Steer, 5)
+	steer.Emulate = true
+	r.submit(sender(0), steer)
+	ft.finish(false)
+	r.tasks.before = func(ft *fakeTask, _ string) {
+		r.tasks.before = nil
+		ft.Phase, ft.Revision = PhaseRunning, ft.Revision+1
+	}
+	r.evaluate()
+	r.expect(sender(0), steer, "held priority")
+	if got := r.effects(); got != "cancel" {
+		t.Errorf("effects %s", got)
+	}
+	ft.finish(false)
+	r.evaluate()
+	r.expect(sender(0), steer, "applied priority")
+}
+
 func TestRefusalsOfTheTask(t *testing.T) {
 	for refused, want := range map[string]string{
 		"invalid_transition": "rejected conflict", "limit_exceeded": "rejected bounds", "command_conflict": "rejected conflict",

@@ -327,6 +327,20 @@ func TestSendNow(t *testing.T) {
 	}
 }
 
+// TestSentNowInJournalOrder: among priority messages a reorder does not count.
+func TestSentNowInJournalOrder(t *testing.T) {
+	r := newRig(t)
+	for n := 1; n <= 3; n++ {
+		r.send(a, n, nip.Queue)
+	}
+	r.edit(a, do("lease"))
+	r.edit(a, order(3, 2, 1))
+	r.edit(a, on("send_now", 3))
+	if got := r.edit(a, on("send_now", 1)); got != "lease 01+60, 1!=text 1, 3!=text 3, 2=text 2" {
+		t.Error(got)
+	}
+}
+
 // TestLongQueue lists the first 64 and reorders no more.
 func TestLongQueue(t *testing.T) {
 	r := newRig(t)
