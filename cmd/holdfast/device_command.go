@@ -95,7 +95,7 @@ func (v *deviceVerbs) revision(ctx context.Context, d *client.Device, task nip.T
 		return s.Sequence, err
 	}
 	if refreshErr == nil {
-		if page, err := findTask(ctx, d, string(task), ""); err == nil {
+		if page, err := findTask(short, d, string(task), ""); err == nil {
 			return page.Scope.Revision, nil
 		}
 	}
@@ -182,6 +182,8 @@ const pollEvery = 10 * time.Second
 // waitPhase follows the task's signed summaries, and its page where none come,
 // until it is in phase want or has ended in another.
 func waitPhase(ctx context.Context, d *client.Device, task nip.TaskID, label nip.Label, want nip.Phase) (nip.Phase, int64, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	updates, err := d.Watch(ctx)
 	if err != nil {
 		return "", 0, err

@@ -22,9 +22,6 @@ func (c clock) host(now int64) int64 {
 	return now - c.Offset
 }
 
-// local is the inverse of host.
-func (c clock) local(host int64) int64 { return host - c.host(0) }
-
 // sample takes one signed time that was seen at local. A stored event may be
 // old, so it only proves how far the host's clock had come at least.
 func (c *clock) sample(local, host int64, live bool) {

@@ -79,7 +79,10 @@ func (d *Device) settleCreate(ctx context.Context, r row, mint bool) (nip.TaskID
 }
 
 // sendCreate sends the row's own signed request. A silence (first result) keeps
-// the row; otherwise the host has signed the end, and err is its refusal.
+// the row; otherwise the host has signed the end, and err is its refusal. A
+// refusal of the device's standing after an unanswered try does not say whether
+// that try made the task; the row leaves all the same, for nothing must be made
+// in its place.
 func (d *Device) sendCreate(ctx context.Context, p peer, r row) (silence, err error) {
 	req := nip.Request{ID: r.Request, Host: p.host, Grant: p.grant, Epoch: p.epoch, Relay: p.relay,
 		ExpiresAt: r.Expires, IssuedAt: int64(r.Event.CreatedAt), Kind: r.Op.Kind(), Op: r.Op}

@@ -1,7 +1,6 @@
 package client
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -290,21 +289,21 @@ func TestRefused(t *testing.T) {
 
 // A relay that floods the mailbox of a reply is left.
 func TestFlood(t *testing.T) {
-	d, h, p := paired(t)
-	p.host = func(ev *nip.Event) []*nip.Event {
-		r, _ := h.open(ev)
-		rep := h.reply(r, ev)
-		rep.Outcome, rep.RequestEvent = nip.Workspaces{}, nip.EventID(strings.Repeat("0a", 32))
-		for range maxCandidates + 1 {
-			p.put(h.sealReply(rep, ev.PubKey), true)
+	synctest.Test(t, func(t *testing.T) {
+		d, h, p := paired(t)
+		p.host = func(ev *nip.Event) []*nip.Event {
+			r, _ := h.open(ev)
+			rep := h.reply(r, ev)
+			rep.Outcome, rep.RequestEvent = nip.Workspaces{}, nip.EventID(strings.Repeat("0a", 32))
+			for range maxCandidates + 1 {
+				p.put(h.sealReply(rep, ev.PubKey), true)
+			}
+			return nil
 		}
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-	defer cancel()
-	if _, err := d.Call(ctx, nip.WorkspaceList{}); !errors.Is(err, ErrNoAnswer) || !strings.Contains(err.Error(), "floods") {
-		t.Errorf("err = %v", err)
-	}
+		if _, err := d.Call(t.Context(), nip.WorkspaceList{}); !errors.Is(err, ErrNoAnswer) || !strings.Contains(err.Error(), "floods") {
+			t.Errorf("err = %v", err)
+		}
+	})
 }
 
 // The device writes the host's time, whichever way its own clock is wrong, once

@@ -2,7 +2,6 @@ package client
 
 import (
 	"crypto/rand"
-	"encoding/hex"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -207,7 +206,5 @@ func dispatched(r nip.Request) nip.Outcome {
 	}
 	return nil
 }
-
-func hexOf(s string) string { return hex.EncodeToString([]byte(s)) }
 
 var _ relay.Link = (*paperLink)(nil)

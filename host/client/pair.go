@@ -21,6 +21,9 @@ func (d *Device) Pair(ctx context.Context, code string) (nip.Grant, error) {
 	if inv.Host == d.pub {
 		return nip.Grant{}, errors.New("this invitation is of the device's own key")
 	}
+	if g, ok := d.Grant(); !ok || g.Host != inv.Host {
+		d.learn(func(c *clock) { *c = clock{} }) // another host has another clock
+	}
 	link := d.connect(inv.Relay, inv.Host)
 	defer link.Close()
 	p := peer{link: link, host: inv.Host, relay: inv.Relay, epoch: -1, from: inv.IssuedAt, until: inv.ExpiresAt}
