@@ -135,6 +135,7 @@ func TestBackoffOfARelayThatAcceptsAndDrops(t *testing.T) {
 			}
 		})
 		dial(t, h)
+		synctest.Wait()
 		for len(at) < 13 {
 			time.Sleep(time.Second)
 			synctest.Wait()

@@ -85,11 +85,11 @@ func stored(t *testing.T, s *scene) {
 func ordered(t *testing.T, s *scene) {
 	sub := s.hostLink.Subscribe("s", To(s.host.Public()))
 	AwaitEOSE(t, sub)
-	for i := range 100 {
+	for i := range 40 {
 		// Falling times: the order is that of arrival, not of created_at.
 		s.send(fmt.Sprint(i), s.now-int64(i), 'a')
 	}
-	for i := range 100 {
+	for i := range 40 {
 		if d := Next(t, sub); d.Event.Event().Content != fmt.Sprint(i) || d.Stored {
 			t.Fatalf("delivery %d is %q, stored %v", i, d.Event.Event().Content, d.Stored)
 		}
@@ -277,7 +277,7 @@ func renewed(t *testing.T, s *scene) {
 func slow(t *testing.T, s *scene) {
 	sub := s.hostLink.Subscribe("s", To(s.host.Public()))
 	AwaitEOSE(t, sub)
-	const n = 300
+	const n = 150 // more than a subscription holds
 	for i := range n {
 		s.send(fmt.Sprint(i), s.now, 'a')
 	}
