@@ -56,7 +56,7 @@ func (e *execution) collect(ctx, keep context.Context, p *sandbox.Process, tr *t
 // finish seals the transcript and records the result. The order is the promise: the result names a digest of bytes
 // that are already durable. A crash before the result leaves a run that Settle ends; one after it changes nothing.
 func (e *execution) finish(ctx context.Context, tr *transcript, ev observed) (Task, error) {
-	r := resultOf(ev)
+	r := resultFrom(ev)
 	var reply string
 	r.Reply, r.Ask, reply = replyOf(ev.sandbox)
 	if r.Ask != "" {

@@ -27,8 +27,8 @@ type observed struct {
 	broken     error // the transcript could not be written to its end
 }
 
-// resultOf says how the turn ended. The output limit counts as a requested stop: the program did not end by itself.
-func resultOf(ev observed) Result {
+// resultFrom says how the turn ended. The output limit counts as a requested stop: the program did not end by itself.
+func resultFrom(ev observed) Result {
 	s := &ev.sandbox
 	r := Result{
 		ExitCode: s.ExitCode, GroupClear: s.Cleanup.Confirmed, ElapsedMS: s.Elapsed.Milliseconds(),

@@ -60,7 +60,7 @@ func FuzzParseReply(f *testing.F) {
 	})
 }
 
-func TestResultOf(t *testing.T) {
+func TestResultFrom(t *testing.T) {
 	clear := sandbox.Cleanup{Confirmed: true}
 	for _, r := range []struct {
 		name    string
@@ -81,7 +81,7 @@ func TestResultOf(t *testing.T) {
 		{"fault with a path", observed{sandbox: sandbox.Result{Fault: "exec /home/me/x: denied", Cleanup: clear}}, "failed: the program could not be run", false, true},
 	} {
 		t.Run(r.name, func(t *testing.T) {
-			got := resultOf(r.seen)
+			got := resultFrom(r.seen)
 			if got.Ending != r.ending || got.StopRequested != r.stopped || got.GroupClear != r.clear {
 				t.Fatalf("%+v", got)
 			}

@@ -43,11 +43,12 @@ type parts struct {
 	now   func() time.Time
 	wait  patience
 	fs    atomicfile.FS
+	probe func() sandbox.Capability
 	fault func(point string) // called where tests kill owners; does nothing in the product
 }
 
 func realParts() parts {
-	return parts{now: time.Now, wait: patience{sleep: sleepFor}, fs: atomicfile.OS, fault: func(string) {}}
+	return parts{now: time.Now, wait: patience{sleep: sleepFor}, fs: atomicfile.OS, probe: sandbox.Probe, fault: func(string) {}}
 }
 
 // execution is one owned turn. One goroutine has it.

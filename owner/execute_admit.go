@@ -99,6 +99,10 @@ func (e *execution) observe(ctx context.Context, t *Task, grantBytes []byte) (*a
 	if err != nil {
 		return nil, nil, err
 	}
+	// Asked anew by each owner: what the machine allows can change, and nothing may be admitted that cannot be confined.
+	if e.probe().Mechanism == "" {
+		return nil, nil, &cannot{"not_enforceable", "this machine cannot confine turns; run holdfast doctor", nil}
+	}
 	at, err := e.locate(ctx, t, g)
 	if err != nil {
 		return nil, nil, err

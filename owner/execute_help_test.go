@@ -9,8 +9,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"holdfast/sandbox"
 )
 
 // bench is a home with a store, and a repository with one commit beside it.
@@ -106,9 +109,13 @@ func (w *workbench) grant(id TaskID, script string, change ...func(*Grant)) []by
 
 func writing(g *Grant) { g.Write = true }
 
+// probedOnce keeps the tests from probing before each of their turns.
+var probedOnce = sync.OnceValue(sandbox.Probe)
+
 // testParts are the real ones with a fault hook.
 func testParts(fault func(string)) parts {
 	p := realParts()
+	p.probe = probedOnce
 	if fault != nil {
 		p.fault = fault
 	}

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"holdfast/sandbox"
 )
 
 // What is missing before admission ends the turn with a cause that names no path, and nothing ran.
@@ -116,6 +118,18 @@ func TestCouldNotStart(t *testing.T) {
 				t.Fatalf("left behind: %v %v", names, err)
 			}
 		})
+	}
+}
+
+func TestMachineThatCannotConfine(t *testing.T) {
+	w := newWorkbench(t)
+	w.submit("t", PromptCommand)
+	p := testParts(nil)
+	p.probe = func() sandbox.Capability { return sandbox.Capability{} }
+	task, err := execute(context.Background(), w.s, "t", w.grant("t", "echo ran"), p)
+	wantCode(t, err, "not_enforceable")
+	if task.NotStarted != "this machine cannot confine turns; run holdfast doctor" || task.Worktree != nil {
+		t.Fatalf("task %+v", task)
 	}
 }
 
