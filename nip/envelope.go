@@ -51,7 +51,7 @@ func Open(v Verified, key SecretKey) (Opened, error) {
 	}
 	conversation, err := conversationKey(key, peer)
 	if err != nil {
-		return Opened{}, relayer(err, layerEnvelope, "conversation key")
+		return Opened{}, withLayer(err, layerEnvelope, "conversation key")
 	}
 	defer clear(conversation)
 	plain, err := decrypt44(conversation, ev.Content)

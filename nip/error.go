@@ -39,8 +39,8 @@ func asError(e *Error) error {
 	return e
 }
 
-// relayer gives an error of this package another layer and leaves its code.
-func relayer(err error, layer, prefix string) *Error {
+// withLayer gives an error of this package another layer and leaves its code.
+func withLayer(err error, layer, prefix string) *Error {
 	var e *Error
 	if !errors.As(err, &e) {
 		return fault(Malformed, layer, prefix)

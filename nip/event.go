@@ -47,7 +47,7 @@ func VerifyEvent(ev *Event) (Verified, error) {
 	}
 	pub, err := curvePoint(ev.PubKey)
 	if err != nil {
-		return Verified{}, relayer(err, layerEvent, "pubkey")
+		return Verified{}, withLayer(err, layerEvent, "pubkey")
 	}
 	raw, err := hex.DecodeString(ev.Sig)
 	if err != nil {

@@ -19,7 +19,7 @@ const (
 // comes as an error with its code beside it; both are set or neither.
 func ParseOperation(b []byte) (Operation, Code, error) {
 	if err := checkJSON(b, maxBody, true); err != nil {
-		return nil, relayer(err, layerOperation, "op").Code, err
+		return nil, withLayer(err, layerOperation, "op").Code, err
 	}
 	_, op, err := decodeOperation(b)
 	if err != nil {

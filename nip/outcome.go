@@ -152,10 +152,10 @@ func (v *validator) authorization(ev *nostr.Event) {
 	}
 	v.must(isHex(ev.ID, 64) && isHex(ev.Sig, 128), Malformed, "authorization is not signed")
 	if err := checkShape(ev); err != nil && v.err == nil {
-		v.err = relayer(err, v.layer, "authorization")
+		v.err = withLayer(err, v.layer, "authorization")
 	}
 	if _, err := artifactTags(ev); err != nil && v.err == nil {
-		v.err = relayer(err, v.layer, "authorization")
+		v.err = withLayer(err, v.layer, "authorization")
 	}
 }
 

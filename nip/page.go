@@ -74,7 +74,7 @@ func (o object) step() Step {
 		if o.r.err == nil {
 			b, err := canonicalStep(raw)
 			if err != nil {
-				o.r.err = relayer(err, o.r.layer, "step")
+				o.r.err = withLayer(err, o.r.layer, "step")
 			}
 			s.Step = b
 		}
@@ -153,7 +153,7 @@ func (v *validator) evidence(e Evidence) {
 			v.must(s.Reason == "" && s.Original == nil, Malformed, "a step carries a gap's members")
 			if v.err == nil {
 				if _, err := canonicalStep(s.Step); err != nil {
-					v.err = relayer(err, v.layer, "step")
+					v.err = withLayer(err, v.layer, "step")
 				}
 			}
 		case "gap":
