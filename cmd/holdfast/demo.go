@@ -44,30 +44,30 @@ func (g *globals) makeDemo(ctx context.Context) string {
 	if _, err := host.AddWorkspace(g.home, demoLabel, path); err != nil {
 		return fmt.Sprintf("no demonstration workspace: %s", err)
 	}
-	if err := setDemoPolicy(g.home, demoLabel); err != nil {
+	policy, err := demoPolicy(demoLabel)
+	if err == nil {
+		_, err = host.SavePolicy(g.home, policy)
+	}
+	if err != nil {
 		return fmt.Sprintf("no demonstration policy: %s", err)
 	}
 	return fmt.Sprintf("new home: the workspace %q (%s) was made to try things in, with a policy that runs\n"+
 		"/bin/sh there in a sandbox without network; nothing else starts by itself (holdfast policy show, policy off)", demoLabel, path)
 }
 
-func setDemoPolicy(home string, label nip.Label) error {
+// demoPolicy runs demoScript in one workspace.
+func demoPolicy(label nip.Label) ([]byte, error) {
 	shell, err := filepath.EvalSymlinks("/bin/sh")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	raw, err := json.Marshal(host.Policy{
+	return json.Marshal(host.Policy{
 		V: host.PolicyVersion, Enabled: true, MaxRunning: 2,
 		Rules: []host.Rule{{
 			Workspaces: []nip.Label{label}, Adapter: "prompt-command", Program: shell, Arguments: []string{"-c", demoScript},
 			Write: true, Git: "read", WallSeconds: 600, StreamBytes: 64 << 10, MemoryBytes: 512 << 20,
 		}},
 	})
-	if err != nil {
-		return err
-	}
-	_, err = host.SavePolicy(home, raw)
-	return err
 }
 
 // makeDemoRepository makes a repository with one commit. A folder that is

@@ -75,13 +75,16 @@ func wrapUsage(c *cobra.Command) {
 	if c.Args != nil {
 		c.Args = usageArgs(c.Args)
 	}
-	if c.HasSubCommands() && c.RunE == nil && c.Run == nil && c.HasParent() {
+	if c.HasSubCommands() && c.RunE == nil && c.Run == nil {
 		c.Args = cobra.ArbitraryArgs
 		c.RunE = func(c *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return c.Help()
+			switch {
+			case len(args) > 0:
+				return usage("%s has no verb %q; see %s --help", c.CommandPath(), args[0], c.CommandPath())
+			case c.HasParent():
+				return usage("%s needs a verb; see %s --help", c.CommandPath(), c.CommandPath())
 			}
-			return usage("%s has no verb %q; see %s --help", c.CommandPath(), args[0], c.CommandPath())
+			return c.Help()
 		}
 	}
 	for _, sub := range c.Commands() {

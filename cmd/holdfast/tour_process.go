@@ -119,10 +119,15 @@ func (e *cliFailure) Error() string {
 
 // verb runs one verb to its end and decodes its JSON document.
 func (t *tour) verb(ctx context.Context, into any, args ...string) error {
+	return t.verbWith(ctx, nil, into, args...)
+}
+
+// verbWith is verb with something on its standard input.
+func (t *tour) verbWith(ctx context.Context, stdin []byte, into any, args ...string) error {
 	c := exec.CommandContext(ctx, t.exe, append([]string{"--json"}, args...)...)
 	c.Env = t.environment()
 	var out, errs bytes.Buffer
-	c.Stdout, c.Stderr = &out, &errs
+	c.Stdin, c.Stdout, c.Stderr = bytes.NewReader(stdin), &out, &errs
 	if err := c.Run(); err != nil {
 		var exit *exec.ExitError
 		if !errors.As(err, &exit) {

@@ -27,11 +27,20 @@ func (t *tour) stepHome(ctx context.Context) error {
 	if err := t.operator(ctx, nil, "workspace", "add", tourLabel, t.repo); err != nil {
 		return err
 	}
-	if err := setDemoPolicy(t.home, tourLabel); err != nil {
+	if err := t.setPolicy(ctx); err != nil {
 		return err
 	}
 	t.say("policy", "turns in "+tourLabel+" run a shell without network, written to a worktree of their own", nil)
 	return nil
+}
+
+// setPolicy hands the demonstration policy in as an operator would.
+func (t *tour) setPolicy(ctx context.Context) error {
+	raw, err := demoPolicy(tourLabel)
+	if err != nil {
+		return err
+	}
+	return t.verbWith(ctx, raw, nil, "policy", "set", "-", "--home", t.home)
 }
 
 func (t *tour) stepServe(ctx context.Context) error {
@@ -162,16 +171,27 @@ func (t *tour) entry(ctx context.Context, id string) (host.EntryView, error) {
 }
 
 func (t *tour) stepCreate(ctx context.Context) error {
-	task, err := t.create(ctx, "a first task", "write this down")
+	// Summaries of one task coalesce, so the policy is held back until the
+	// watching device has seen the task wait.
+	if err := t.operator(ctx, nil, "policy", "off"); err != nil {
+		return err
+	}
+	task, err := t.create(ctx, "a first task", "wait 1")
 	if err != nil {
 		return err
 	}
-	if task2, err := t.taskNow(task); err != nil || task2.Revision < 1 {
-		return fmt.Errorf("the task is not in the store: %w", err)
+	queued, err := t.summary(ctx, task, "queued", 0)
+	if err != nil {
+		return err
 	}
-	// Summaries of one task coalesce: a quick turn may go from queued to its
-	// end between two of them, so only the end is certain to be seen.
-	if _, err := t.summary(ctx, task, "completed", 0); err != nil {
+	if err := t.setPolicy(ctx); err != nil {
+		return err
+	}
+	running, err := t.summary(ctx, task, "running", queued)
+	if err != nil {
+		return err
+	}
+	if _, err := t.summary(ctx, task, "completed", running); err != nil {
 		return err
 	}
 	now, err := t.taskNow(task)
@@ -184,7 +204,7 @@ func (t *tour) stepCreate(ctx context.Context) error {
 	}
 	t.say("sandbox", fmt.Sprintf("pid %d in its own PID namespace; nothing left after it", r.Process.PID), map[string]any{"process": r.Process})
 	note, err := os.ReadFile(filepath.Join(now.Worktree.Path, "notes.txt"))
-	if err != nil || string(note) != "write this down\n" {
+	if err != nil || string(note) != "wait 1\n" {
 		return fmt.Errorf("notes.txt of the worktree holds %q", note)
 	}
 	if _, err := os.Stat(filepath.Join(t.repo, "notes.txt")); !errors.Is(err, os.ErrNotExist) {

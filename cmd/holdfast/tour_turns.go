@@ -184,7 +184,7 @@ func (t *tour) stepInterrupt(ctx context.Context) error {
 	if err := t.journal(ctx, "queue", t.first); err != nil {
 		return err
 	}
-	return t.notes("write this down", "wait 120", "the second message", "the first message, edited")
+	return t.notes("wait 1", "wait 120", "the second message", "the first message, edited")
 }
 
 // ended waits until a turn has its end.
@@ -230,7 +230,7 @@ func (t *tour) stepSteer(ctx context.Context) error {
 	if err := t.journal(ctx, "steer", s.Command); err != nil {
 		return err
 	}
-	return t.notes("write this down", "wait 120", "the second message", "the first message, edited", "wait 90", "do this instead")
+	return t.notes("wait 1", "wait 120", "the second message", "the first message, edited", "wait 90", "do this instead")
 }
 
 func (t *tour) stepAnswer(ctx context.Context) error {
@@ -322,7 +322,7 @@ func (t *tour) stepReplay(ctx context.Context) error {
 		return fmt.Errorf("the replay changed something: %+v", now)
 	}
 	t.say("replay", fmt.Sprintf("the same command in a new request: %s at revision %d, as the first time", now.Outcome, now.Revision), nil)
-	return t.notes("write this down", "wait 120", "the second message", "the first message, edited", "wait 90", "do this instead",
+	return t.notes("wait 1", "wait 120", "the second message", "the first message, edited", "wait 90", "do this instead",
 		"ask me something", "blue", "wait 6", "said before the crash")
 }
 
