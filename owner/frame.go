@@ -71,6 +71,9 @@ func readHeader(r io.Reader) (id TaskID, hash [sha256.Size]byte, size int64, err
 	}
 	head := len(b)
 	n := int(b[head-1])
+	if n > maxID {
+		return "", hash, 0, corrupt("log header names no task")
+	}
 	b = b[:head+n+4]
 	if _, err := io.ReadFull(r, b[head:]); err != nil {
 		return "", hash, 0, short(err, "log header")

@@ -141,7 +141,7 @@ func readTrace(r io.Reader, size int64, t *Task, turn int) (*traceScan, error) {
 	}
 	sc := &traceScan{size: size, base: chainBase(t.ID, t.IntentDigest, TraceName(turn))}
 	whole := sha256.New()
-	br := bufio.NewReaderSize(io.TeeReader(r, whole), maxTraceLine)
+	br := bufio.NewReaderSize(io.TeeReader(r, whole), int(min(size+1, maxTraceLine)))
 	chain, offset := sc.base, int64(0)
 	lastStep := int64(0)
 	for number := 1; ; number++ {
