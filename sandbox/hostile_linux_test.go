@@ -11,7 +11,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,7 +20,7 @@ import (
 func hostileMain(args []string) {
 	programs := map[string]func([]string){
 		"attempts": attempts, "fds": listDescriptors, "env": listEnvironment, "flood": flood, "signals": signalInit,
-		"forge": forge, "stubborn": stubborn, "posture": showPosture, "dial": dial, "count": countInput, "memory": fillMemory, "pass": passOut,
+		"forge": forge, "stubborn": stubborn, "posture": showPosture, "dial": dial, "count": countInput, "pass": passOut,
 	}
 	program, ok := programs[args[0]]
 	if !ok {
@@ -321,17 +320,4 @@ func passOut([]string) {
 		os.Exit(1)
 	}
 	fmt.Println("passed")
-}
-
-// fillMemory touches private memory until it may not have more.
-func fillMemory(args []string) {
-	want, _ := strconv.Atoi(args[0])
-	b, err := unix.Mmap(-1, 0, want, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
-	if err != nil {
-		fmt.Println(err)
-		os.Exit(4)
-	}
-	for i := 0; i < len(b); i += 4096 {
-		*(*byte)(unsafe.Pointer(&b[i])) = 1
-	}
 }

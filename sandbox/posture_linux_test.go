@@ -79,13 +79,17 @@ func TestProbe(t *testing.T) {
 // TestNotEnforceable puts a supervisor where the sandbox cannot be had. It must
 // refuse with a reason, and Probe must say the same.
 func TestNotEnforceable(t *testing.T) {
+	const refused = "sandbox not enforceable"
 	for name, row := range map[string]struct {
-		root bool // only a supervisor that is root meets this
-		want string
+		root    bool // only a supervisor that is root meets this
+		refused string
+		want    string
 	}{
-		"masked proc":   {false, "/proc"},
-		"no namespaces": {false, "namespaces cannot be made"},
-		"no idmap":      {true, "cannot map owners"},
+		"masked proc":        {false, refused, "/proc"},
+		"no namespaces":      {false, refused, "namespaces cannot be made"},
+		"no idmap":           {true, refused, "cannot map owners"},
+		"alias of protected": {false, "sandbox spec refused", "another name"},
+		"inside of an alias": {false, "sandbox spec refused", "another name"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if row.root && os.Geteuid() != 0 {
@@ -107,7 +111,7 @@ func TestNotEnforceable(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%v\n%s", err, out)
 			}
-			for _, word := range []string{"sandbox not enforceable", row.want} {
+			for _, word := range []string{row.refused, row.want} {
 				if !strings.Contains(string(out), word) {
 					t.Errorf("no %q in: %s", word, out)
 				}
@@ -161,13 +165,26 @@ func crippled(what, dir string) {
 	case "no idmap":
 		must(unix.Mount("none", dir, "ramfs", 0, ""))
 	}
-	p, err := sandbox.Start(sandbox.Spec{Program: "/usr/bin/env", Workspace: dir, Wall: 1e9, StreamBytes: 1024})
+	s := sandbox.Spec{Program: "/usr/bin/env", Workspace: dir, Wall: 1e9, StreamBytes: 1024}
+	if strings.Contains(what, "alias") {
+		home, alias := filepath.Join(dir, "home"), filepath.Join(dir, "alias")
+		s.Workspace = filepath.Join(dir, "work")
+		for _, d := range []string{home + "/keys", alias, s.Workspace} {
+			must(os.MkdirAll(d, 0o755))
+		}
+		must(unix.Mount(home, alias, "", unix.MS_BIND, ""))
+		s.Protected, s.Read = []string{home}, []string{alias}
+		if what == "inside of an alias" {
+			s.Read = []string{alias + "/keys"}
+		}
+	}
+	p, err := sandbox.Start(s)
 	if err == nil {
 		p.Stop()
 		p.Wait()
 	}
 	fmt.Println("start:", err)
-	if what != "no idmap" {
+	if what != "no idmap" && s.Protected == nil {
 		fmt.Printf("probe: %+v\n", sandbox.Probe())
 		if (sandbox.Probe().Mechanism != "") != possible {
 			os.Exit(1)

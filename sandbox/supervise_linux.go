@@ -10,7 +10,7 @@ import (
 )
 
 // killMargin is how long after the grace init may take to say how it went.
-const killMargin = 500 * time.Millisecond
+const killMargin = time.Second
 
 // supervise starts the goroutines of a turn at its gate. One of them, run, owns
 // everything that changes until the result is set.
