@@ -16,7 +16,7 @@ import (
 	"holdfast/sandbox"
 )
 
-// bench is a home with a store, and a repository with one commit beside it.
+// workbench is a home with a store, and a repository with one commit beside it.
 type workbench struct {
 	t    testing.TB
 	dir  string // canonical

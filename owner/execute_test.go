@@ -97,10 +97,10 @@ func TestPlainCheckout(t *testing.T) {
 	writeFile(t, filepath.Join(w.repo, "file"), []byte("uncommitted\n"))
 	task := w.submit("t", BoundedCommand)
 	grant := publicGrant(t, map[string]any{"intent_digest": task.IntentDigest, "program": shell(t),
-		"arguments": []string{"-c", `cat file; cat; echo x > file; test -e "$HOLDFAST_REPLY$HOLDFAST_HISTORY" || echo none`}})
+		"arguments": []string{"-c", `git status --short; cat file; cat; echo x > file; test -e "$HOLDFAST_REPLY$HOLDFAST_HISTORY" || echo none`}})
 	task = w.execute("t", grant, nil)
 	wantEnding(t, task, Finished, ExecFinished, "exit 0")
-	if got := said(t, w.trace("t", 1), "stdout"); got != "uncommitted\nnone\n" {
+	if got := said(t, w.trace("t", 1), "stdout"); got != " M file\nuncommitted\nnone\n" {
 		t.Fatalf("stdout %q", got)
 	}
 	if task.Worktree != nil || task.Run.Admission.Workspace != w.repo || task.Run.Admission.SourceRevision != w.git("rev-parse", "HEAD") {

@@ -40,7 +40,7 @@ func (f *tightFile) WriteAt(b []byte, off int64) (int, error) {
 	n, err := f.File.WriteAt(b[:fits], off)
 	f.disk.room -= int64(n)
 	if err == nil && n < len(b) {
-		err = &os.PathError{Op: "write", Path: "transcript", Err: syscall.ENOSPC}
+		err = &os.PathError{Op: "write", Path: "tight", Err: syscall.ENOSPC}
 	}
 	return n, err
 }
@@ -256,6 +256,50 @@ func TestCancelOnAFullDisk(t *testing.T) {
 		t.Fatalf("task %s %s, %+v", task.Status, task.Execution, task.Run.Result)
 	}
 	w.wantSealed(task)
+}
+
+// While the log has no room for what must be durable before the effect, there is no effect.
+func TestDispatchWaitsForRoom(t *testing.T) {
+	w := newWorkbench(t)
+	w.submit("t", PromptCommand)
+	disk := &tightDisk{FS: atomicfile.OS, room: 1 << 30}
+	s, err := open(w.home, Options{}, disk)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	waits, tightened := 0, false
+	p := testParts(func(point string) {
+		switch point {
+		case "admitted":
+			disk.room = 10
+		case "intent": // is in by now; `spawned` must wait, too
+			if !tightened {
+				tightened, disk.room = true, 10
+			}
+		}
+	})
+	p.wait = counted(func(n int) {
+		waits = n
+		task := w.get("t")
+		if _, err := os.Stat(filepath.Join(task.Worktree.Path, "ran")); err == nil {
+			t.Error("an effect before its record")
+		}
+		if n%3 == 0 {
+			disk.room = 4 << 10
+		}
+	})
+	task, err := execute(context.Background(), s, "t", w.grant("t", "echo x >> ran", writing), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantEnding(t, task, Finished, ExecFinished, "exit 0")
+	if waits != 6 { // three for the intent, three for the identity
+		t.Fatalf("waited %d times", waits)
+	}
+	if got := string(readFile(t, filepath.Join(task.Worktree.Path, "ran"))); got != "x\n" {
+		t.Fatalf("ran %q", got)
+	}
 }
 
 func init() {

@@ -15,7 +15,7 @@ import (
 // place is where a turn works and what was observed about it.
 type place struct {
 	workspace string // canonical, what the sandbox binds
-	commonDir string // the common Git directory outside of it, "" without
+	commonDir string // the common Git directory, "" without a repository
 	commit    string // HEAD there, "" without a repository
 }
 
@@ -65,11 +65,7 @@ func (e *execution) locate(ctx context.Context, t *Task, g *Grant) (place, error
 		return place{}, &cannot{"invalid_command", "the repository is at another revision than the task names", nil}
 	}
 	if g.Adapter == BoundedCommand && !g.Write && g.PolicyDigest == "" && g.Git == "read" {
-		p := place{workspace: root, commit: head}
-		if repo.Linked() {
-			p.commonDir = repo.CommonDir
-		}
-		return e.plain(p)
+		return e.plain(place{workspace: root, commonDir: repo.CommonDir, commit: head})
 	}
 	return e.makeWorktree(ctx, repo, head)
 }
