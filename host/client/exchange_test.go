@@ -347,6 +347,9 @@ func TestWrongClock(t *testing.T) {
 				if err != nil {
 					t.Errorf("after the clock was corrected: %v", err)
 				}
+				if x, err := d.Exchange(t.Context(), nip.WorkspaceList{}); err != nil || x.Tries != 1 {
+					t.Errorf("the old offset came back: %v, %d tries", err, x.Tries)
+				}
 			})
 		})
 	}

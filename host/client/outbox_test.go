@@ -351,12 +351,21 @@ func TestCreate(t *testing.T) {
 				t.Fatal(rows, err)
 			}
 			other := reopen(t, d, p)
-			if _, err := other.settleCreate(t.Context(), rows[0], true); err != nil {
+			pr, _ := d.peer()
+			c.mute = true
+			if _, err := other.replaceCreate(t.Context(), pr, rows[0]); !errors.Is(err, ErrNoAnswer) {
 				t.Fatal(err)
 			}
-			pr, _ := d.peer()
+			c.mute = false
 			if _, err := d.replaceCreate(t.Context(), pr, rows[0]); !errors.Is(err, errGone) {
-				t.Errorf("the second: %v", err)
+				t.Errorf("the second, while the first waits: %v", err)
+			}
+			time.Sleep(61 * time.Second)
+			if err := other.Resend(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := d.replaceCreate(t.Context(), pr, rows[0]); !errors.Is(err, errGone) {
+				t.Errorf("the second, when the first is done: %v", err)
 			}
 			if len(c.tasks) != 1 {
 				t.Errorf("tasks %v", c.tasks)

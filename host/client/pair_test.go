@@ -182,6 +182,22 @@ func TestPairRefused(t *testing.T) {
 	}
 }
 
+// A stranger who can write access.json cannot sign a grant of the host.
+func TestAdmitWantsTheHost(t *testing.T) {
+	d, h, _ := paired(t)
+	g := h.newGrant(d.PubKey(), nip.InvitationID(newID(t)))
+	a, err := nip.EncodeGrant(g)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := admit(seal(t, h.key, d.PubKey(), nip.Mailbox(g.ID), a), d.key, nip.Profile{}); err != nil {
+		t.Fatalf("the host's own: %v", err)
+	}
+	if _, err := admit(seal(t, newKey(t), d.PubKey(), nip.Mailbox(g.ID), a), d.key, nip.Profile{}); err == nil {
+		t.Error("a stranger's grant was admitted")
+	}
+}
+
 // Whatever is changed in the access record, it no longer opens, and never as
 // something smaller or larger.
 func TestAccessTampered(t *testing.T) {
