@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"sort"
 
 	"go.etcd.io/bbolt"
@@ -19,6 +20,13 @@ import (
 func (c *Core) NewInvitation(ctx context.Context, rights nip.Rights, days int, relay nip.RelayURL) (nip.Invitation, string, error) {
 	if days < 1 || days > 30 {
 		return nip.Invitation{}, "", fmt.Errorf("%w: a grant lasts 1 to 30 days", ErrUsage)
+	}
+	names := make([]string, len(rights))
+	for i, r := range rights {
+		names[i] = string(r)
+	}
+	if _, err := nip.ParseRights(names); err != nil {
+		return nip.Invitation{}, "", fmt.Errorf("%w: rights: a nonempty list without repeats, in the order observe, operate, terminal, review, access_read, access_admin", ErrUsage)
 	}
 	id, err := nip.NewID(rand.Reader)
 	if err != nil {
@@ -42,7 +50,7 @@ func (c *Core) NewInvitation(ctx context.Context, rights nip.Rights, days int, r
 		if err := pruneInvitations(tx, now); err != nil {
 			return err
 		}
-		if tx.Bucket(bucketInvitations).Stats().KeyN >= maxInvitations {
+		if holds(tx, bucketInvitations, maxInvitations) {
 			return errors.New("64 invitations are open; wait five minutes for the first to run out")
 		}
 		key := commands.Key{Principal: c.self, Kind: "invite.create", ID: id}
@@ -56,6 +64,24 @@ func (c *Core) NewInvitation(ctx context.Context, rights nip.Rights, days int, r
 
 // localSender is the person at the machine in the journal: the host's own key.
 func (c *Core) localSender() commands.Sender { return commands.Sender{Device: c.self, Epoch: -1} }
+
+// pruneGrants drops grants a minute after their time, revoked ones too: until
+// then a device hears why, afterwards it is unknown.
+func pruneGrants(tx *bbolt.Tx, now int64) error {
+	var gone []string
+	err := eachJSON(tx, bucketGrants, func(key string, rec grantRecord) error {
+		if now >= rec.Grant.ExpiresAt+afterExpirySeconds {
+			gone = append(gone, key)
+		}
+		return nil
+	})
+	for _, key := range gone {
+		if err == nil {
+			err = tx.Bucket(bucketGrants).Delete([]byte(key))
+		}
+	}
+	return err
+}
 
 // pruneInvitations drops what ran out a minute ago; a redeemed one leaves with
 // its time too, since no retry can be fresh any more.
@@ -150,6 +176,13 @@ func (c *Core) Revoke(ctx context.Context, device nip.PubKey, stop bool) (Revoca
 	if err != nil {
 		return rev, err
 	}
+	if c.serving == nil {
+		// Effects of this device that a stop cut off were decided before this
+		// revocation: they are carried out before it, not after.
+		if err := c.finishAdmitted(ctx); err != nil {
+			return rev, err
+		}
+	}
 	err = c.db.Update(ctx, func(tx *bbolt.Tx) error {
 		now := c.now()
 		ok, err := c.known(tx, device)
@@ -172,50 +205,63 @@ func (c *Core) Revoke(ctx context.Context, device nip.PubKey, stop bool) (Revoca
 }
 
 // afterRevocation carries a committed revocation outward: connections close,
-// held commands are decided, turns are named or stopped.
+// effects that were decided before it end, held commands are decided, turns are
+// named or stopped. What fails here undoes nothing: the revocation stands, and
+// admission, evaluation and every start check it again.
 func (c *Core) afterRevocation(ctx context.Context, rev *Revocation, stop bool) error {
 	if h := c.serving; h != nil {
 		h.transport.Disconnect(rev.Device)
 		h.accessChanged()
-		h.starter.wake()
 		h.emit(Event{Event: "revoked", Device: rev.Device})
 	}
-	if err := c.evaluateAll(ctx); err != nil {
-		return err
-	}
-	ids, err := c.store.List()
-	if err != nil {
-		return err
-	}
+	c.awaitEffects()
+	err := c.evaluateAll(ctx)
+	ids, listErr := c.openTasks()
+	err = errors.Join(err, listErr)
 	for _, id := range ids {
-		t, err := c.store.Get(id)
-		if err != nil {
-			return err
-		}
-		if t.Status != owner.Running && t.Status != owner.CancelRequested {
-			continue
-		}
-		var o turnOrigin
-		if err := c.db.View(func(tx *bbolt.Tx) (err error) {
-			o, _, err = getOrigin(tx, id, t.TurnStart())
-			return err
-		}); err != nil {
-			return err
-		}
-		if o.Sender.Device != rev.Device {
+		mine, running, taskErr := c.turnOf(id, rev.Device)
+		err = errors.Join(err, taskErr)
+		if !mine {
 			continue
 		}
 		rev.Running = append(rev.Running, id)
-		if stop && t.Status == owner.Running {
-			if _, err := c.StopTask(ctx, id, "its device was revoked"); err != nil {
-				return err
-			}
+		if stop && running {
+			_, stopErr := c.StopTask(ctx, id, "its device was revoked")
+			err = errors.Join(err, stopErr)
 		}
 	}
-	return nil
+	if h := c.serving; h != nil {
+		h.starter.wake()
+	}
+	return err
 }
 
-// evaluateAll decides what stands undecided in every task that has some.
+// awaitEffects returns when the effects that were under way have ended. Each
+// waits for its task at most effectWait.
+func (c *Core) awaitEffects() {
+	c.effects.Lock()
+	defer c.effects.Unlock()
+}
+
+// turnOf reports whether the device's word made the turn that runs, and whether
+// it was not asked to stop yet.
+func (c *Core) turnOf(id owner.TaskID, device nip.PubKey) (mine, running bool, err error) {
+	t, err := c.store.Get(id)
+	if err != nil || t.Status != owner.Running && t.Status != owner.CancelRequested {
+		return false, false, err
+	}
+	err = c.db.View(func(tx *bbolt.Tx) error {
+		origins, err := turnOrigins(tx, id, t.TurnStart())
+		for _, o := range origins {
+			mine = mine || o.Sender.Device == device
+		}
+		return err
+	})
+	return mine, t.Status == owner.Running, err
+}
+
+// evaluateAll decides what stands undecided in every task that has some. One
+// that fails keeps no other from it.
 func (c *Core) evaluateAll(ctx context.Context) error {
 	var tasks []nip.TaskID
 	if err := c.db.View(func(tx *bbolt.Tx) (err error) {
@@ -224,12 +270,15 @@ func (c *Core) evaluateAll(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
+	var failed error
 	for _, t := range tasks {
-		if err := c.eval.Evaluate(ctx, t); err != nil {
-			return err
+		if h := c.serving; h != nil {
+			failed = errors.Join(failed, h.deadlines.evaluate(ctx, t))
+		} else {
+			failed = errors.Join(failed, c.eval.Evaluate(ctx, t))
 		}
 	}
-	return nil
+	return failed
 }
 
 // revokeFromWire is device.revoke.
@@ -289,4 +338,20 @@ func (c *Core) deviceEntries(tx *bbolt.Tx, now int64) ([]nip.DeviceEntry, error)
 		return out[i].Grant < out[j].Grant
 	})
 	return out, err
+}
+
+// fitDevices drops the oldest dead entries of a listing that would not fit into
+// one reply; whoever can act now is always shown while that is possible.
+func fitDevices(list []nip.DeviceEntry) []nip.DeviceEntry {
+	for len(list) > 0 {
+		if fits(nip.Devices{Devices: list}) {
+			break
+		}
+		dead := slices.IndexFunc(list, func(e nip.DeviceEntry) bool { return e.State != "active" })
+		if dead < 0 {
+			break // the reply says bounds
+		}
+		list = slices.Delete(list, dead, dead+1)
+	}
+	return list
 }

@@ -59,6 +59,7 @@ func (c *Core) admit(tx *bbolt.Tx, k *call, now int64) (verdict, error) {
 	if err != nil {
 		return verdict{}, err
 	}
+	known = known && now < kept.ExpiresAt // what has run out was only not pruned yet
 	if known && (kept.RequestEvent != k.opened.EventID || kept.Signer != k.opened.Signer) {
 		return refuse(nip.Conflict), nil
 	}
@@ -69,16 +70,18 @@ func (c *Core) admit(tx *bbolt.Tx, k *call, now int64) (verdict, error) {
 	if err != nil {
 		return verdict{}, err
 	}
-	if code != "" {
+	switch {
+	case code != "" && req.Op == nil:
+		return verdict{silent: "an operation that does not hold, of nobody who may ask"}, nil
+	case code != "":
 		return refuse(code), nil
-	}
-	if req.Op != nil {
+	case known:
+		// A grant's rights never change, so a retained missing_right stands.
+		return verdict{replay: kept.Reply}, nil
+	case req.Op != nil:
 		if right := req.Op.Right(); right != "" && !k.who.rights.Has(right) {
 			return verdict{refusal: &nip.Refusal{Code: nip.MissingRight, Missing: right}, retain: true}, nil
 		}
-	}
-	if known {
-		return verdict{replay: kept.Reply}, nil
 	}
 	if req.Op == nil {
 		return verdict{refusal: &nip.Refusal{Code: req.OpRefusal}, retain: true}, nil
@@ -144,7 +147,7 @@ func (h *Host) receive(ctx context.Context, in Inbound) error {
 
 	var v verdict
 	now := c.now()
-	if h.answeredLately(req.ID, now) {
+	if h.answers.lately(opened.EventID, now) {
 		log.Debug().Msg("answered less than 5 s ago")
 		return nil
 	}
@@ -173,7 +176,7 @@ func (h *Host) receive(ctx context.Context, in Inbound) error {
 		log.Info().Str("code", string(v.refusal.Code)).Msg("refused")
 		return h.answerRetained(ctx, k, nip.Reply{Refusal: v.refusal}, nil)
 	}
-	if again := h.lastAnswer(k); again != nil {
+	if again := h.answers.last(opened.EventID); again != nil {
 		h.sendReply(k, again)
 		return nil
 	}

@@ -33,16 +33,15 @@ var hostBuckets = [][]byte{
 
 // The caps of the access book (NIP-HOST, numbers).
 const (
-	maxGrants           = 128
-	maxInvitations      = 64
-	maxEpochs           = 1024
-	maxReplies          = 1024
-	maxRedeemReplies    = 32
-	maxGrantSeconds     = 2_592_000
-	invitationSeconds   = 300
-	clockSkew           = 60
-	afterExpirySeconds  = 60 // how long a dead grant or invitation stays readable
-	maxRevokedRetention = 2_592_000
+	maxGrants          = 128
+	maxInvitations     = 64
+	maxEpochs          = 1024
+	maxReplies         = 1024
+	maxRedeemReplies   = 32
+	maxGrantSeconds    = 2_592_000
+	invitationSeconds  = 300
+	clockSkew          = 60
+	afterExpirySeconds = 60 // how long a dead grant or invitation stays readable
 )
 
 // grantRecord is one issued grant as the book keeps it.
@@ -107,6 +106,18 @@ func eachJSON[T any](tx *bbolt.Tx, bucket []byte, fn func(key string, v T) error
 		}
 		return fn(string(k), v)
 	})
+}
+
+// holds reports whether a bucket has at least n rows. It reads keys up to n and
+// is for buckets whose cap is small.
+func holds(tx *bbolt.Tx, bucket []byte, n int) bool {
+	c := tx.Bucket(bucket).Cursor()
+	for k, _ := c.First(); k != nil; k, _ = c.Next() {
+		if n--; n == 0 {
+			return true
+		}
+	}
+	return false
 }
 
 func getCount(tx *bbolt.Tx, bucket []byte, key string) int64 {

@@ -11,16 +11,21 @@ import (
 	"holdfast/nip"
 )
 
-// deadlines wakes tasks whose lease ends or whose command outlives its day.
-// It is rebuilt at start from the journal and holds nothing that is not there.
+// evaluateAgain is the pause after an evaluation that failed, in seconds.
+const evaluateAgain = 5
+
+// deadlines wakes tasks whose lease ends or whose command outlives its day, and
+// those whose evaluation failed. It is rebuilt at start from the journal and
+// holds nothing that is not there.
 type deadlines struct {
 	h    *Host
 	bell chan struct{}
 
-	// mu guards due and dirty.
+	// mu guards due, dirty and retry.
 	mu    sync.Mutex
 	due   dueHeap
 	dirty map[nip.TaskID]bool
+	retry map[nip.TaskID]int64 // tasks whose last evaluation failed -> when the next one may be
 }
 
 type due struct {
@@ -49,6 +54,36 @@ func (d *deadlines) poke(task nip.TaskID) {
 	ring(d.bell)
 }
 
+// failed keeps a task whose evaluation could not finish for another try: its
+// commands are journalled, and nothing else would wake it.
+func (d *deadlines) failed(task nip.TaskID) {
+	d.mu.Lock()
+	d.retry[task] = d.h.now() + evaluateAgain
+	d.mu.Unlock()
+	d.poke(task)
+}
+
+// evaluate runs the task's undecided entries and returns only what must stop
+// the host: one damaged task makes it deaf to no other.
+func (d *deadlines) evaluate(ctx context.Context, task nip.TaskID) error {
+	err := d.h.eval.Evaluate(ctx, task)
+	switch {
+	case err == nil:
+		d.mu.Lock()
+		delete(d.retry, task)
+		d.mu.Unlock()
+		d.poke(task)
+		return nil
+	case ctx.Err() != nil:
+		return nil
+	case fatal(err):
+		return err
+	}
+	d.h.log.Error().Err(err).Str("task", string(task)).Msg("evaluation failed; it is tried again soon")
+	d.failed(task)
+	return nil
+}
+
 func (d *deadlines) run(ctx context.Context) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -57,10 +92,9 @@ func (d *deadlines) run(ctx context.Context) error {
 			return err
 		}
 		for _, task := range d.ripe(d.h.now()) {
-			if err := d.h.eval.Evaluate(ctx, task); err != nil && ctx.Err() == nil {
-				d.h.log.Error().Err(err).Str("task", string(task)).Msg("evaluation failed; it is tried again with the next event")
+			if err := d.evaluate(ctx, task); err != nil {
+				return err
 			}
-			d.poke(task)
 		}
 		timer.Reset(d.wait(d.h.now()))
 		select {
@@ -93,6 +127,9 @@ func (d *deadlines) refresh() error {
 	})
 }
 
+// set replaces the task's place in the heap. After a failure the retry's time
+// counts, earlier or later than the journal's: a deadline that cannot be kept
+// must not turn into a loop.
 func (d *deadlines) set(task nip.TaskID, at int64, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -101,6 +138,9 @@ func (d *deadlines) set(task nip.TaskID, at int64, ok bool) {
 			heap.Remove(&d.due, i)
 			break
 		}
+	}
+	if again, failed := d.retry[task]; failed {
+		at, ok = again, true
 	}
 	if ok {
 		heap.Push(&d.due, due{at, task})

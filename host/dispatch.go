@@ -39,7 +39,7 @@ func (h *Host) dispatch(ctx context.Context, k *call) error {
 func (h *Host) listing(tx *bbolt.Tx, op nip.Operation, now int64) (nip.Reply, error) {
 	if _, ok := op.(nip.DeviceList); ok {
 		list, err := h.deviceEntries(tx, now)
-		return nip.Reply{Outcome: nip.Devices{Devices: list}}, err
+		return nip.Reply{Outcome: nip.Devices{Devices: fitDevices(list)}}, err
 	}
 	ws, err := loadWorkspaces(h.home)
 	if err != nil {
@@ -80,10 +80,12 @@ func (h *Host) command(ctx context.Context, k *call, cmd nip.Command) error {
 	case errors.Is(err, errRepliesFull):
 		return h.answerOnce(k, nip.Reply{Refusal: &nip.Refusal{Code: nip.Bounds}})
 	case errors.Is(err, commands.ErrConflict), errors.Is(err, commands.ErrPruned), errors.Is(err, commands.ErrFull):
-	case err != nil && ev == nil:
-		return err
 	case err != nil:
-		h.log.Error().Err(err).Str("command", string(cmd.ID)).Msg("evaluation stopped after the answer was recorded")
+		if fatal(err) || !errors.Is(err, commands.ErrUnsettled) {
+			return err
+		}
+		h.log.Error().Err(err).Str("command", string(cmd.ID)).Msg("evaluation stopped after the command was recorded; it is tried again soon")
+		h.deadlines.failed(cmd.Task)
 	}
 	h.sendReply(k, ev)
 	return nil
@@ -145,7 +147,7 @@ func (h *Host) queueEdit(ctx context.Context, k *call, op nip.TaskQueue) error {
 			if code != "" {
 				reply.Refusal = &nip.Refusal{Code: code}
 			} else {
-				reply.Outcome = q
+				reply.Outcome = fitQueue(q)
 			}
 		}
 		if op.Edit.Action != "list" {
@@ -159,16 +161,35 @@ func (h *Host) queueEdit(ctx context.Context, k *call, op nip.TaskQueue) error {
 	switch {
 	case errors.Is(err, errLostStanding):
 		return h.refuseStanding(k)
-	case full:
-		return h.answerOnce(k, nip.Reply{Refusal: &nip.Refusal{Code: nip.Bounds}})
-	case err != nil && ev == nil:
-		return err
+	case errors.Is(err, commands.ErrUnsettled) && !fatal(err):
+		h.log.Error().Err(err).Str("task", string(op.Task)).Msg("evaluation stopped after the edit was recorded; it is tried again soon")
+		h.deadlines.failed(op.Task)
 	case err != nil:
-		h.log.Error().Err(err).Str("task", string(op.Task)).Msg("evaluation stopped after the edit was recorded")
+		return h.cannot(ctx, k, err)
+	}
+	if full {
+		return h.answerOnce(k, nip.Reply{Refusal: &nip.Refusal{Code: nip.Bounds}})
 	}
 	h.deadlines.poke(op.Task)
 	h.sendReply(k, ev)
 	return nil
+}
+
+// outcomeRoom is what an outcome may take so that its reply, sealed and in
+// base64, stays under the 40,960 bytes that this host writes.
+const outcomeRoom = 29 << 10
+
+// fitQueue leaves out texts, from the end of the run order, until the listing
+// fits into one reply: the edit that it answers has happened, and a refusal for
+// size would say otherwise. The device knows its own words.
+func fitQueue(q nip.QueueState) nip.QueueState {
+	for i := len(q.Items) - 1; i >= 0; i-- {
+		if fits(q) {
+			break
+		}
+		q.Items[i].Text = nil
+	}
+	return q
 }
 
 // note journals an effectful request other than a command.

@@ -96,7 +96,9 @@ func Init(home string, ownerKey nip.PubKey, o Options) error {
 		return err
 	}
 	defer lock.release()
-	if Initialised(home) {
+	if whole, err := wholeStore(home); err != nil {
+		return err
+	} else if whole {
 		return sameOwner(home, ownerKey, o)
 	}
 	hostKey, err := loadOrMakeKey(filepath.Join(home, "host.key"))
@@ -120,7 +122,7 @@ func Init(home string, ownerKey nip.PubKey, o Options) error {
 	if err := store.Close(); err != nil {
 		return err
 	}
-	db, err := commit.Open(filepath.Join(home, "host.db"), commit.Options{Kind: dbKind, Version: dbVersion, Timeout: time.Second})
+	db, err := openDB(home)
 	if err != nil {
 		return err
 	}
@@ -140,6 +142,28 @@ func Init(home string, ownerKey nip.PubKey, o Options) error {
 		}
 		return m.Put([]byte("host"), []byte(hostKey.Public()))
 	})
+}
+
+// wholeStore reports whether host.db exists and its first transaction was
+// committed.
+func wholeStore(home string) (bool, error) {
+	if !Initialised(home) {
+		return false, nil
+	}
+	db, err := openDB(home)
+	if err != nil {
+		return false, err
+	}
+	whole := false
+	err = db.View(func(tx *bbolt.Tx) error {
+		whole = tx.Bucket(bucketMeta) != nil
+		return nil
+	})
+	return whole, errors.Join(err, db.Close())
+}
+
+func openDB(home string) (*commit.DB, error) {
+	return commit.Open(filepath.Join(home, "host.db"), commit.Options{Kind: dbKind, Version: dbVersion, Timeout: time.Second})
 }
 
 // makeHome creates home and its parents, home itself for this user alone.
@@ -244,10 +268,13 @@ func openLocked(home string, o Options) (*Core, error) {
 		return nil, err
 	}
 	c.self = c.key.Public()
-	if c.db, err = commit.Open(filepath.Join(home, "host.db"), commit.Options{Kind: dbKind, Version: dbVersion, Timeout: time.Second}); err != nil {
+	if c.db, err = openDB(home); err != nil {
 		return nil, err
 	}
 	err = c.db.View(func(tx *bbolt.Tx) error {
+		if tx.Bucket(bucketMeta) == nil {
+			return fmt.Errorf("%w: the first start of %s was cut off; run holdfast init or holdfast up", ErrNoHome, home)
+		}
 		for _, b := range hostBuckets {
 			if tx.Bucket(b) == nil {
 				return fmt.Errorf("%w: host.db lacks %s", commit.ErrCorrupt, b)

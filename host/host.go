@@ -22,6 +22,7 @@ package host
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -88,6 +89,11 @@ type Core struct {
 	eval    *commands.Evaluator
 	lock    *homeLock
 	log     zerolog.Logger
+
+	// effects is held shared by whoever carries an effect of a device to the
+	// task store, from the last check of its standing on; held alone it says
+	// that no such effect is under way.
+	effects sync.RWMutex
 
 	// serving is set once, before any loop starts, when a Host was made of this Core.
 	serving *Host

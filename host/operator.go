@@ -75,6 +75,7 @@ func verbStatus(_ context.Context, c *Core, _ json.RawMessage, emit func(any) er
 		if err != nil {
 			return err
 		}
+		// Rows that wait for a relay: few, unless one is away for long.
 		s.Devices, s.Outbox = len(recs), tx.Bucket(bucketOutbox).Stats().KeyN
 		s.Journal.Entries, s.Journal.Undecided, err = c.journal.Counts(tx)
 		return err
@@ -82,18 +83,15 @@ func verbStatus(_ context.Context, c *Core, _ json.RawMessage, emit func(any) er
 	if err != nil {
 		return err
 	}
-	ids, err := c.store.List()
+	rows, unreadable, err := c.taskRows(func(*taskRow) bool { return true })
 	if err != nil {
 		return err
 	}
-	for _, id := range ids {
-		t, err := c.store.Get(id)
-		if err != nil {
-			s.Tasks["unreadable"]++
-			continue
-		}
-		phase, _, _ := t.Summary()
-		s.Tasks[phase]++
+	for _, r := range rows {
+		s.Tasks[r.Phase]++
+	}
+	if unreadable > 0 {
+		s.Tasks["unreadable"] = unreadable
 	}
 	p, _, err := loadPolicy(c.home)
 	if s.Policy.Enabled = err == nil && p.Enabled; err != nil {
@@ -307,6 +305,8 @@ func verbPolicySet(_ context.Context, c *Core, raw json.RawMessage, emit func(an
 }
 
 func verbPolicyOff(_ context.Context, c *Core, _ json.RawMessage, emit func(any) error) error {
+	settings.Lock()
+	defer settings.Unlock()
 	p, _, err := loadPolicy(c.home)
 	if err != nil {
 		return err
@@ -324,7 +324,7 @@ func verbPolicyOff(_ context.Context, c *Core, _ json.RawMessage, emit func(any)
 // touch: a running turn keeps the grant it was admitted with.
 func (c *Core) policyChanged(p Policy, emit func(any) error) error {
 	running := []owner.TaskID{}
-	ids, err := c.store.List()
+	ids, err := c.openTasks()
 	if err != nil {
 		return err
 	}

@@ -25,7 +25,10 @@ type JournalArgs struct {
 	After  uint64     `json:"after"`
 }
 
-const journalPage = 1000
+const (
+	journalPage      = 1000
+	journalPageBytes = 2 << 20 // of texts; JSON may need a few bytes for one, and a line of the operator's socket has 8 MiB
+)
 
 func (a *JournalArgs) filter() (commands.Filter, error) {
 	f := commands.Filter{Task: a.Task, Device: a.Device, Since: a.Since, Limit: journalPage}
@@ -41,6 +44,8 @@ func (a *JournalArgs) filter() (commands.Filter, error) {
 	return f, fmt.Errorf("%w: state is received, held, dispatching or done", ErrUsage)
 }
 
+// verbJournalList shows entries in arrival order, at most a page of them; next,
+// where it is not 0, is the After that goes on.
 func verbJournalList(_ context.Context, c *Core, raw json.RawMessage, emit func(any) error) error {
 	var a JournalArgs
 	if err := arguments(raw, &a); err != nil {
@@ -50,18 +55,34 @@ func verbJournalList(_ context.Context, c *Core, raw json.RawMessage, emit func(
 	if err != nil {
 		return err
 	}
+	f.After = a.After
 	views := []*EntryView{}
+	var next uint64
 	err = c.db.View(func(tx *bbolt.Tx) error {
 		list, err := c.journal.List(tx, f)
-		for _, e := range list {
+		size := 0
+		for i, e := range list {
+			if size += len(e.Text); size > journalPageBytes {
+				next = list[i-1].Seq
+				return nil
+			}
 			views = append(views, entryView(e, a.NoText))
+		}
+		if len(list) == journalPage {
+			next = list[len(list)-1].Seq
 		}
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	return emit(map[string]any{"entries": views})
+	return emit(map[string]any{"entries": views, "next": next})
+}
+
+// journalKinds are the kinds of entries, so that one is found by its key.
+var journalKinds = []string{
+	commands.KindCommand, "task.create", "task.steer", "task.cancel", "task.archive", "task.queue",
+	"enroll.redeem", "invite.create", "device.revoke", "task.new", "task.stop",
 }
 
 // verbJournalShow finds an entry by its device and its command or request ID
@@ -71,14 +92,17 @@ func verbJournalShow(_ context.Context, c *Core, raw json.RawMessage, emit func(
 	if err := arguments(raw, &a); err != nil {
 		return err
 	}
+	if !nip.ValidID(string(a.Device)) || !nip.ValidID(a.ID) {
+		return fmt.Errorf("%w: a device and a command or request ID are 64 lowercase hex characters each", ErrUsage)
+	}
 	var view *EntryView
 	err := c.db.View(func(tx *bbolt.Tx) error {
-		list, err := c.journal.List(tx, commands.Filter{Device: a.Device, Limit: 1 << 30})
-		if err != nil {
-			return err
-		}
-		for _, e := range list {
-			if e.Key.ID == a.ID {
+		for _, kind := range journalKinds {
+			e, found, err := c.journal.Get(tx, commands.Key{Principal: a.Device, Kind: kind, ID: a.ID})
+			if err != nil {
+				return err
+			}
+			if found {
 				view = entryView(e, a.NoText)
 				return c.history(tx, e, view)
 			}

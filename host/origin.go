@@ -1,6 +1,7 @@
 package host
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -24,8 +25,9 @@ func turnKey(task owner.TaskID, start int64) []byte {
 	return binary.BigEndian.AppendUint64(k, uint64(start))
 }
 
-// putOrigin records whose turn starts at the revision. At most one row a
-// command, so a task of 64 turns has few; they stay as long as the task does.
+// putOrigin records whose word moved the task to the revision: a new turn, or
+// the correction of one. At most one row a command; they stay as long as the
+// task does.
 func putOrigin(tx *bbolt.Tx, task owner.TaskID, start int64, o turnOrigin) error {
 	raw, err := json.Marshal(o)
 	if err != nil {
@@ -34,16 +36,23 @@ func putOrigin(tx *bbolt.Tx, task owner.TaskID, start int64, o turnOrigin) error
 	return tx.Bucket(bucketTurns).Put(turnKey(task, start), raw)
 }
 
-func getOrigin(tx *bbolt.Tx, task owner.TaskID, start int64) (turnOrigin, bool, error) {
-	raw := tx.Bucket(bucketTurns).Get(turnKey(task, start))
-	if raw == nil {
-		return turnOrigin{}, false, nil
+// turnOrigins lists whose words made the turn that starts at the revision: the
+// row of the start itself, which must be there, and those of corrections since.
+func turnOrigins(tx *bbolt.Tx, task owner.TaskID, start int64) ([]turnOrigin, error) {
+	var out []turnOrigin
+	first := turnKey(task, start)
+	c := tx.Bucket(bucketTurns).Cursor()
+	for k, raw := c.Seek(first); k != nil && len(k) == len(first) && bytes.HasPrefix(k, first[:len(first)-8]); k, raw = c.Next() {
+		if len(out) == 0 && !bytes.Equal(k, first) {
+			return nil, nil
+		}
+		var o turnOrigin
+		if err := json.Unmarshal(raw, &o); err != nil {
+			return nil, fmt.Errorf("host.db turns row: %w", err)
+		}
+		out = append(out, o)
 	}
-	var o turnOrigin
-	if err := json.Unmarshal(raw, &o); err != nil {
-		return turnOrigin{}, false, fmt.Errorf("host.db turns row: %w", err)
-	}
-	return o, true, nil
+	return out, nil
 }
 
 // entryDecided runs in the commit that changed an entry: a command that made a

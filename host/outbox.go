@@ -3,6 +3,8 @@ package host
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"sync"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -14,16 +16,70 @@ const (
 	publishTimeout  = 15 * time.Second
 	outboxRetry     = 5 * time.Second
 	outboxSenders   = 4
-	replySenders    = 16
-	replyBacklog    = 256
 	outboxBatchRows = 256
 )
 
-// outboxSender empties the durable outbox: a row leaves only on a relay's OK.
-// One goroutine owns it; wake only nudges.
+// outboxRow is one event that must reach a relay. A newer row of the same
+// device, stream and subject replaces it: only the newest matters.
+type outboxRow struct {
+	Device  nip.PubKey   `json:"device"`
+	Stream  string       `json:"stream"`
+	Subject string       `json:"subject,omitempty"`
+	Relay   nip.RelayURL `json:"relay"`
+	Until   int64        `json:"until"` // Unix seconds; later nobody keeps or reads the event
+	Event   *nip.Event   `json:"event"`
+}
+
+func (r outboxRow) key() string { return string(r.Device) + "/" + r.Stream + "/" + r.Subject }
+
+func putOutbox(tx *bbolt.Tx, r outboxRow) error { return putJSON(tx, bucketOutbox, r.key(), r) }
+
+// dropOutbox forgets what was meant for a device that lost its standing.
+func dropOutbox(tx *bbolt.Tx, device nip.PubKey) error {
+	prefix := string(device) + "/"
+	for _, bucket := range [][]byte{bucketOutbox, bucketPublished} {
+		var keys [][]byte
+		c := tx.Bucket(bucket).Cursor()
+		for k, _ := c.Seek([]byte(prefix)); k != nil && len(k) > len(prefix) && string(k[:len(prefix)]) == prefix; k, _ = c.Next() {
+			keys = append(keys, append([]byte(nil), k...))
+		}
+		for _, k := range keys {
+			if err := tx.Bucket(bucket).Delete(k); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// removeSent deletes the row unless a newer event took its place meanwhile.
+func removeSent(tx *bbolt.Tx, r outboxRow) error {
+	var now outboxRow
+	found, err := getJSON(tx, bucketOutbox, r.key(), &now)
+	if err != nil || !found || now.Event.ID != r.Event.ID {
+		return err
+	}
+	return tx.Bucket(bucketOutbox).Delete([]byte(r.key()))
+}
+
+// outboxSender empties the durable outbox: a row leaves only on a relay's OK,
+// or when its time has passed. Each relay is served by itself, so that one that
+// is away holds up no other.
 type outboxSender struct {
-	h    *Host
-	bell chan struct{}
+	h     *Host
+	bell  chan struct{}
+	retry time.Duration // rest after a relay failed
+
+	// mu guards relays.
+	mu     sync.Mutex
+	relays map[nip.RelayURL]*relayOutbox
+}
+
+// relayOutbox is where one relay stands.
+type relayOutbox struct {
+	busy  bool
+	after string    // the key behind which the next batch starts, so that rows that fail stand before no other
+	rest  time.Time // no batch before this, after one that failed
 }
 
 func (o *outboxSender) wake() { ring(o.bell) }
@@ -37,87 +93,169 @@ func ring(bell chan struct{}) {
 }
 
 func (o *outboxSender) run(ctx context.Context) error {
-	retry := time.NewTicker(outboxRetry)
+	retry := time.NewTicker(o.retry)
 	defer retry.Stop()
+	failed := make(chan error, 1)
+	var busy sync.WaitGroup
+	defer busy.Wait()
 	for {
-		rows, err := o.pending()
+		relays, err := o.waiting()
 		if err != nil {
 			return err
 		}
-		if len(rows) > 0 {
-			if err := o.send(ctx, rows); err != nil {
+		for relay := range relays {
+			batch, err := o.claim(relay)
+			if err != nil {
 				return err
 			}
+			if len(batch) == 0 {
+				continue
+			}
+			busy.Add(1)
+			go func() {
+				defer busy.Done()
+				if err := o.send(ctx, relay, batch); err != nil && ctx.Err() == nil {
+					select {
+					case failed <- err:
+					default:
+					}
+				}
+			}()
 		}
 		select {
 		case <-ctx.Done():
 			return nil
+		case err := <-failed:
+			return err
 		case <-o.bell:
 		case <-retry.C:
 		}
 	}
 }
 
-func (o *outboxSender) pending() ([]outboxRow, error) {
+// waiting lists the relays that rows wait for.
+func (o *outboxSender) waiting() (map[nip.RelayURL]bool, error) {
+	relays := map[nip.RelayURL]bool{}
+	err := o.h.db.View(func(tx *bbolt.Tx) error {
+		return eachJSON(tx, bucketOutbox, func(_ string, r struct {
+			Relay nip.RelayURL `json:"relay"`
+		}) error {
+			relays[r.Relay] = true
+			return nil
+		})
+	})
+	return relays, err
+}
+
+// claim takes the relay's next batch, none while one is under way or while the
+// relay rests from a failure.
+func (o *outboxSender) claim(relay nip.RelayURL) ([]outboxRow, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	st := o.relays[relay]
+	if st == nil {
+		st = &relayOutbox{}
+		o.relays[relay] = st
+	}
+	if st.busy || time.Now().Before(st.rest) {
+		return nil, nil
+	}
 	var rows []outboxRow
 	err := o.h.db.View(func(tx *bbolt.Tx) error {
 		c := tx.Bucket(bucketOutbox).Cursor()
-		for k, raw := c.First(); k != nil && len(rows) < outboxBatchRows; k, raw = c.Next() {
+		take := func(k, raw []byte) error {
 			var r outboxRow
 			if err := json.Unmarshal(raw, &r); err != nil {
+				return fmt.Errorf("host.db outbox row: %w", err)
+			}
+			if r.Relay == relay {
+				rows = append(rows, r)
+			}
+			return nil
+		}
+		for k, raw := c.Seek([]byte(st.after + "\x00")); k != nil && len(rows) < outboxBatchRows; k, raw = c.Next() {
+			if err := take(k, raw); err != nil {
 				return err
 			}
-			rows = append(rows, r)
+		}
+		for k, raw := c.First(); k != nil && string(k) <= st.after && len(rows) < outboxBatchRows; k, raw = c.Next() {
+			if err := take(k, raw); err != nil {
+				return err
+			}
 		}
 		return nil
 	})
+	st.busy = len(rows) > 0
 	return rows, err
 }
 
-// send publishes rows with a few senders and commits what was accepted at once.
-func (o *outboxSender) send(ctx context.Context, rows []outboxRow) error {
-	work, done := make(chan outboxRow), make(chan *outboxRow, len(rows))
+// send publishes a batch with a few senders and commits what was accepted at
+// once. After the first failure the rest of the batch waits: the relay is away
+// or unwilling, and asking on would only take longer.
+func (o *outboxSender) send(ctx context.Context, relay nip.RelayURL, rows []outboxRow) error {
+	var mu sync.Mutex // guards next, sent, failed
+	next, failed := 0, false
+	var done []outboxRow
+	take := func() (outboxRow, bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		if failed || next == len(rows) || ctx.Err() != nil {
+			return outboxRow{}, false
+		}
+		next++
+		return rows[next-1], true
+	}
+	now := o.h.now()
+	var senders sync.WaitGroup
 	for range min(outboxSenders, len(rows)) {
+		senders.Add(1)
 		go func() {
-			for r := range work {
-				if o.h.deliver(ctx, r.Relay, r.Event, publishTimeout) {
-					done <- &r
-				} else {
-					done <- nil
+			defer senders.Done()
+			for {
+				r, ok := take()
+				if !ok {
+					return
 				}
+				ok = r.Until <= now || o.h.deliver(ctx, relay, r.Event, publishTimeout)
+				mu.Lock()
+				if ok {
+					done = append(done, r)
+				} else {
+					failed = true
+				}
+				mu.Unlock()
 			}
 		}()
 	}
-	go func() {
-		defer close(work)
-		for _, r := range rows {
-			work <- r
-		}
-	}()
-	var sent []outboxRow
-	for range rows {
-		if r := <-done; r != nil {
-			sent = append(sent, *r)
-		}
-	}
-	if len(sent) == 0 || ctx.Err() != nil {
-		return nil
-	}
-	if len(sent) == outboxBatchRows {
-		o.wake() // more rows wait behind a full batch
-	}
-	return o.h.db.Update(ctx, func(tx *bbolt.Tx) error {
-		for _, r := range sent {
-			if err := removeSent(tx, r); err != nil {
-				return err
+	senders.Wait()
+	var err error
+	if len(done) > 0 {
+		// A crash before this commit sends the same bytes again, which a relay
+		// answers with OK; after it the rows are gone.
+		err = o.h.db.Update(context.WithoutCancel(ctx), func(tx *bbolt.Tx) error {
+			for _, r := range done {
+				if err := removeSent(tx, r); err != nil {
+					return err
+				}
 			}
-		}
-		return nil
-	})
+			return nil
+		})
+	}
+	o.mu.Lock()
+	st := o.relays[relay]
+	st.busy = false
+	st.after = rows[max(next-1, 0)].key()
+	if failed {
+		st.rest = time.Now().Add(o.retry * 9 / 10) // just short of the next tick
+	}
+	o.mu.Unlock()
+	if !failed {
+		o.wake() // what came meanwhile, or stands behind a full batch
+	}
+	return err
 }
 
-// deliver publishes one event and reports whether it is done with: accepted,
-// or refused for good so that repeating it could only annoy.
+// deliver publishes one event and reports whether the relay took it.
 func (h *Host) deliver(ctx context.Context, relay nip.RelayURL, ev *nip.Event, wait time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
@@ -127,65 +265,4 @@ func (h *Host) deliver(ctx context.Context, relay nip.RelayURL, ev *nip.Event, w
 	}
 	h.log.Debug().Err(err).Str("hop", "publish").Str("event", ev.ID).Msg("not accepted yet")
 	return false
-}
-
-// replyJob is one sealed reply on its way out, until the request expires.
-type replyJob struct {
-	relay nip.RelayURL
-	event *nip.Event
-	until int64
-}
-
-// sendReply hands a committed reply to the senders. It never waits: a reply
-// that finds no room is fetched by the device's exact retry, because it is
-// retained.
-func (h *Host) sendReply(k *call, ev *nip.Event) {
-	if ev == nil {
-		return
-	}
-	h.noteAnswer(k, nil, h.now())
-	h.queueReply(k.in.Relay, ev, k.req.ExpiresAt)
-}
-
-func (h *Host) queueReply(relay nip.RelayURL, ev *nip.Event, until int64) {
-	select {
-	case h.replies <- replyJob{relay, ev, until}:
-	default:
-		h.log.Warn().Str("event", ev.ID).Msg("reply backlog is full; the device's retry will fetch it")
-	}
-}
-
-func (h *Host) sendReplies(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case j := <-h.replies:
-			for ctx.Err() == nil {
-				left := time.Duration(j.until-h.now()) * time.Second
-				if left <= 0 || h.deliver(ctx, j.relay, j.event, min(left, publishTimeout)) {
-					break
-				}
-				select {
-				case <-ctx.Done():
-				case <-time.After(time.Second):
-				}
-			}
-		}
-	}
-}
-
-// resendReplies hands every retained reply that is still fresh to the senders:
-// whether it left before the last stop is not known, and a relay answers a
-// duplicate with OK.
-func (h *Host) resendReplies() error {
-	return h.db.View(func(tx *bbolt.Tx) error {
-		now := h.now()
-		return eachJSON(tx, bucketReplies, func(_ string, r retainedReply) error {
-			if r.ExpiresAt > now {
-				h.queueReply(r.Relay, r.Reply, r.ExpiresAt)
-			}
-			return nil
-		})
-	})
 }

@@ -155,11 +155,13 @@ func (r *Rule) fault() string {
 			return "environment holds what is no variable name"
 		}
 	}
-	switch net := string(r.network()); {
-	case net == `"none"`, net == `"host"`, strings.HasPrefix(net, "{"):
-		return ""
+	// The grant that the rule will make has the last word, so that a policy is
+	// refused when it is set and not at the first start.
+	probe := owner.Task{ID: "probe", Revision: 1, IntentDigest: owner.DigestOf(nil)}
+	if _, err := owner.EncodeGrant(grantOf(&probe, r, nip.DigestOf(nil))); err != nil {
+		return err.Error()
 	}
-	return `network must be "none", "host" or {"allow":[...]}`
+	return ""
 }
 
 func (r *Rule) network() jsontext.Value {
@@ -207,6 +209,8 @@ func loadPolicy(home string) (Policy, nip.Digest, error) {
 
 // SavePolicy checks and keeps a policy whole.
 func SavePolicy(home string, raw []byte) (Policy, error) {
+	settings.Lock()
+	defer settings.Unlock()
 	ws, err := loadWorkspaces(home)
 	if err != nil {
 		return Policy{}, err

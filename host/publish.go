@@ -2,9 +2,8 @@ package host
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"sort"
+	"slices"
 
 	"go.etcd.io/bbolt"
 
@@ -15,6 +14,8 @@ import (
 const (
 	presenceSeconds  = 60
 	republishedTasks = 50
+	summaryKept      = 86_400
+	summaryKeptMost  = 604_800
 )
 
 // publishedSummary is what was sealed last for a device and a task: the same
@@ -22,6 +23,7 @@ const (
 // two different bodies.
 type publishedSummary struct {
 	Sequence int64      `json:"sequence"`
+	Until    int64      `json:"until"` // until when the event is kept
 	Event    *nip.Event `json:"event"`
 }
 
@@ -46,8 +48,8 @@ func (h *Host) publish(ctx context.Context, id owner.TaskID) error {
 		return err
 	}
 	a, err := h.summaryOf(&t)
-	if err != nil {
-		return err
+	if err != nil || a.RetainUntil <= h.now() {
+		return err // what happened over a week ago is in task.list, not in a summary
 	}
 	type sealed struct {
 		device nip.PubKey
@@ -85,10 +87,10 @@ func (h *Host) publish(ctx context.Context, id owner.TaskID) error {
 			} else if found && old.Sequence >= t.Revision {
 				continue
 			}
-			if err := putJSON(tx, bucketPublished, key, publishedSummary{Sequence: t.Revision, Event: s.event}); err != nil {
+			if err := putJSON(tx, bucketPublished, key, publishedSummary{Sequence: t.Revision, Until: a.RetainUntil, Event: s.event}); err != nil {
 				return err
 			}
-			if err := putOutbox(tx, outboxRow{Device: s.device, Stream: "summary", Subject: string(t.ID), Relay: s.relay, Event: s.event}); err != nil {
+			if err := putOutbox(tx, outboxRow{Device: s.device, Stream: "summary", Subject: string(t.ID), Relay: s.relay, Until: a.RetainUntil, Event: s.event}); err != nil {
 				return err
 			}
 		}
@@ -101,7 +103,8 @@ func (h *Host) publish(ctx context.Context, id owner.TaskID) error {
 }
 
 // summaryOf is the summary of a task: typed host state only, never a title, a
-// prompt or what an engine said.
+// prompt or what an engine said. It is kept for a day from now, and never for
+// more than a week from the change.
 func (h *Host) summaryOf(t *owner.Task) (nip.Artifact, error) {
 	phase, headline, attention := t.Summary()
 	a, err := nip.EncodeSummary(nip.Summary{
@@ -111,6 +114,7 @@ func (h *Host) summaryOf(t *owner.Task) (nip.Artifact, error) {
 	if err != nil {
 		return a, fmt.Errorf("encode summary of %s: %w", t.ID, err)
 	}
+	a.RetainUntil = max(a.RetainUntil, min(h.now()+summaryKept, t.UpdatedAt+summaryKeptMost))
 	return a, nil
 }
 
@@ -149,50 +153,36 @@ func (h *Host) observers() ([]nip.Grant, error) {
 	return out, err
 }
 
-// newestTasks lists the tasks that changed last, newest first.
-func (h *Host) newestTasks(limit int) ([]owner.Task, error) {
-	ids, err := h.store.List()
-	if err != nil {
-		return nil, err
-	}
-	var all []owner.Task
-	for _, id := range ids {
-		t, err := h.store.Get(id)
-		if err != nil {
-			h.log.Error().Err(err).Str("task", string(id)).Msg("task cannot be read")
-			continue
-		}
-		if t.Archived == nil {
-			all = append(all, t)
-		}
-	}
-	sort.Slice(all, func(i, j int) bool { return all[i].UpdatedAt > all[j].UpdatedAt })
-	return all[:min(limit, len(all))], nil
-}
-
 // republish puts the stored bytes of the newest tasks into the outbox again at
-// start, and seals what changed while the host was away.
-func (h *Host) republish(ctx context.Context) error {
-	tasks, err := h.newestTasks(republishedTasks)
+// start, and seals what changed while the host was away. With devices it is for
+// them alone: they were just paired.
+func (h *Host) republish(ctx context.Context, devices []nip.PubKey) error {
+	rows, _, err := h.taskRows(func(r *taskRow) bool { return !r.Archived && nip.ValidID(string(r.ID)) })
 	if err != nil {
 		return err
 	}
+	newestFirst(rows, func(r *taskRow) int64 { return r.UpdatedAt })
+	rows = rows[:min(republishedTasks, len(rows))]
 	grants, err := h.observers()
 	if err != nil {
 		return err
 	}
 	err = h.db.Update(ctx, func(tx *bbolt.Tx) error {
-		for _, t := range tasks {
-			for _, g := range grants {
+		now := h.now()
+		for _, g := range grants {
+			if devices != nil && !slices.Contains(devices, g.Device) {
+				continue
+			}
+			for _, r := range rows {
 				var p publishedSummary
-				found, err := getJSON(tx, bucketPublished, string(g.Device)+"/"+string(t.ID), &p)
+				found, err := getJSON(tx, bucketPublished, string(g.Device)+"/"+string(r.ID), &p)
 				if err != nil {
 					return err
 				}
-				if !found {
+				if !found || p.Sequence < r.Revision || p.Until <= now {
 					continue
 				}
-				if err := putOutbox(tx, outboxRow{Device: g.Device, Stream: "summary", Subject: string(t.ID), Relay: g.Relay, Event: p.Event}); err != nil {
+				if err := putOutbox(tx, outboxRow{Device: g.Device, Stream: "summary", Subject: string(r.ID), Relay: g.Relay, Until: p.Until, Event: p.Event}); err != nil {
 					return err
 				}
 			}
@@ -202,9 +192,13 @@ func (h *Host) republish(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, t := range tasks {
-		if err := h.publish(ctx, t.ID); err != nil {
-			return err
+	h.outbox.wake()
+	for _, r := range rows {
+		if err := h.publish(ctx, r.ID); err != nil {
+			if fatal(err) {
+				return err
+			}
+			h.log.Error().Err(err).Str("task", string(r.ID)).Msg("summary could not be made")
 		}
 	}
 	return nil
@@ -220,10 +214,11 @@ func (h *Host) presence(ctx context.Context) error {
 	}); err != nil || len(recs) == 0 {
 		return err
 	}
+	until := now + 3*presenceSeconds + 60
 	a, err := nip.EncodePresence(nip.Presence{
 		Host: h.self, Owner: h.owner, Generation: h.generation, Protocol: 1, Min: 1, Max: 1,
 		Capabilities: []string{"activity-summary", "relay-control", "task-control", "task-create"}, ObservedAt: now,
-	}, now+3*presenceSeconds+60)
+	}, until)
 	if err != nil {
 		return fmt.Errorf("encode presence: %w", err)
 	}
@@ -237,7 +232,7 @@ func (h *Host) presence(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("seal presence: %w", err)
 		}
-		rows = append(rows, outboxRow{Device: r.Grant.Device, Stream: "presence", Relay: r.Grant.Relay, Event: ev})
+		rows = append(rows, outboxRow{Device: r.Grant.Device, Stream: "presence", Relay: r.Grant.Relay, Until: until, Event: ev})
 	}
 	err = h.db.Update(ctx, func(tx *bbolt.Tx) error {
 		for _, r := range rows {
@@ -261,46 +256,4 @@ func (c *Core) startGeneration(ctx context.Context) (int64, error) {
 		return putCount(tx, bucketMeta, "generation", n)
 	})
 	return n, err
-}
-
-// outboxRow is one event that must reach a relay. A newer row of the same
-// device, stream and subject replaces it: only the newest matters.
-type outboxRow struct {
-	Device  nip.PubKey   `json:"device"`
-	Stream  string       `json:"stream"`
-	Subject string       `json:"subject,omitempty"`
-	Relay   nip.RelayURL `json:"relay"`
-	Event   *nip.Event   `json:"event"`
-}
-
-func (r outboxRow) key() string { return string(r.Device) + "/" + r.Stream + "/" + r.Subject }
-
-func putOutbox(tx *bbolt.Tx, r outboxRow) error { return putJSON(tx, bucketOutbox, r.key(), r) }
-
-// dropOutbox forgets what was meant for a device that lost its standing.
-func dropOutbox(tx *bbolt.Tx, device nip.PubKey) error {
-	prefix := string(device) + "/"
-	for _, bucket := range [][]byte{bucketOutbox, bucketPublished} {
-		var keys [][]byte
-		c := tx.Bucket(bucket).Cursor()
-		for k, _ := c.Seek([]byte(prefix)); k != nil && len(k) > len(prefix) && string(k[:len(prefix)]) == prefix; k, _ = c.Next() {
-			keys = append(keys, append([]byte(nil), k...))
-		}
-		for _, k := range keys {
-			if err := tx.Bucket(bucket).Delete(k); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// removeSent deletes the row unless a newer event took its place meanwhile.
-func removeSent(tx *bbolt.Tx, r outboxRow) error {
-	raw := tx.Bucket(bucketOutbox).Get([]byte(r.key()))
-	var now outboxRow
-	if raw == nil || json.Unmarshal(raw, &now) != nil || now.Event.ID != r.Event.ID {
-		return nil
-	}
-	return tx.Bucket(bucketOutbox).Delete([]byte(r.key()))
 }

@@ -9,6 +9,8 @@ import (
 	"holdfast/owner"
 )
 
+const publishAgain = 5 * time.Second
+
 // publisher is the loop around Publish: it gathers changed tasks, publishes
 // each once however often it changed, evaluates what waits behind it, and keeps
 // presence fresh.
@@ -21,6 +23,9 @@ type publisher struct {
 	dirty     map[owner.TaskID]bool
 	welcomes  []nip.PubKey
 	announced bool
+
+	// published is the loop's own: the revision that was handled of each task.
+	published map[owner.TaskID]int64
 }
 
 // mark asks for a task to be looked at.
@@ -48,15 +53,15 @@ func (p *publisher) announce() {
 	ring(p.bell)
 }
 
-func (p *publisher) take() (tasks []owner.TaskID, welcome, announce bool) {
+func (p *publisher) take() (tasks []owner.TaskID, welcomes []nip.PubKey, announce bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for id := range p.dirty {
 		tasks = append(tasks, id)
 	}
-	welcome, announce = len(p.welcomes) > 0, p.announced
+	welcomes, announce = p.welcomes, p.announced
 	p.dirty, p.welcomes, p.announced = map[owner.TaskID]bool{}, nil, false
-	return tasks, welcome, announce
+	return tasks, welcomes, announce
 }
 
 func (p *publisher) run(ctx context.Context) error {
@@ -65,20 +70,28 @@ func (p *publisher) run(ctx context.Context) error {
 	soon := time.NewTimer(time.Hour)
 	defer soon.Stop()
 	var lastPresence time.Time
-	seen := map[owner.TaskID]int64{}
 	for {
-		tasks, welcome, announce := p.take()
+		tasks, welcomes, announce := p.take()
 		for _, id := range tasks {
-			if err := p.one(ctx, id, seen); err != nil && ctx.Err() == nil {
+			if err := p.one(ctx, id); err != nil && ctx.Err() == nil {
 				if fatal(err) {
 					return err
 				}
-				p.h.log.Error().Err(err).Str("task", string(id)).Msg("publication failed; the next change tries again")
+				p.h.log.Error().Err(err).Str("task", string(id)).Msg("publication failed; it is tried again soon")
+				p.later(ctx, func() { p.mark(id) })
 			}
 		}
-		if welcome {
-			if err := p.h.republish(ctx); err != nil && ctx.Err() == nil {
-				p.h.log.Error().Err(err).Msg("publication to a new device failed")
+		if len(welcomes) > 0 {
+			if err := p.h.republish(ctx, welcomes); err != nil && ctx.Err() == nil {
+				if fatal(err) {
+					return err
+				}
+				p.h.log.Error().Err(err).Msg("publication to a new device failed; it is tried again soon")
+				p.later(ctx, func() {
+					for _, d := range welcomes {
+						p.welcome(d)
+					}
+				})
 			}
 		}
 		if announce {
@@ -89,6 +102,9 @@ func (p *publisher) run(ctx context.Context) error {
 			} else {
 				lastPresence = time.Now()
 				if err := p.h.presence(ctx); err != nil && ctx.Err() == nil {
+					if fatal(err) {
+						return err
+					}
 					p.h.log.Error().Err(err).Msg("presence failed; the next minute tries again")
 				}
 			}
@@ -105,24 +121,37 @@ func (p *publisher) run(ctx context.Context) error {
 	}
 }
 
+// later runs fn after a pause, unless the host stopped meanwhile.
+func (p *publisher) later(ctx context.Context, fn func()) {
+	time.AfterFunc(publishAgain, func() {
+		if ctx.Err() == nil {
+			fn()
+		}
+	})
+}
+
 // one publishes a task and evaluates the commands that wait for its change.
-func (p *publisher) one(ctx context.Context, id owner.TaskID, seen map[owner.TaskID]int64) error {
+// A task whose evaluation fails is published all the same.
+func (p *publisher) one(ctx context.Context, id owner.TaskID) error {
 	t, err := p.h.store.Get(id)
 	if err != nil {
 		return err
 	}
-	if seen[id] == t.Revision {
+	if p.published[id] == t.Revision {
 		return nil
 	}
-	seen[id] = t.Revision
 	p.h.emit(Event{Event: "task", Task: taskLine(&t)})
 	if nip.ValidID(string(id)) {
-		if err := p.h.eval.Evaluate(ctx, nip.TaskID(id)); err != nil {
+		if err := p.h.deadlines.evaluate(ctx, nip.TaskID(id)); err != nil {
 			return err
 		}
 	}
 	if t.Status == owner.Queued || t.Status == owner.Finished || t.Status == owner.Cancelled {
 		p.h.starter.wake()
 	}
-	return p.h.publish(ctx, id)
+	if err := p.h.publish(ctx, id); err != nil {
+		return err
+	}
+	p.published[id] = t.Revision
+	return nil
 }

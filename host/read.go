@@ -1,10 +1,10 @@
 package host
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
-	"sort"
-	"strings"
 	"unicode/utf8"
 
 	"go.etcd.io/bbolt"
@@ -14,10 +14,8 @@ import (
 )
 
 const (
-	promptLimit  = 8 << 10  // of a page; the whole is task.original
-	stepLimit    = 16 << 10 // one step's JSON
-	pageBudget   = 30 << 10 // steps of one page, so that the envelope stays under 40,960 bytes
-	listingLimit = 64
+	promptLimit = 8 << 10  // of a page; the whole is task.original
+	stepLimit   = 16 << 10 // one step's JSON
 )
 
 // read answers task.list, task.read and task.original. Reads are not retained.
@@ -91,34 +89,18 @@ func (h *Host) readReply(k *call) (nip.Reply, error) {
 // listTasks shows the newest tasks first. The digest binds the cursor to the
 // listing it came from, so that a page is never from two different ones.
 func (h *Host) listTasks(w Workspace, q nip.ListQuery) (nip.TaskListing, nip.Code, error) {
-	ids, err := h.store.List()
+	rows, _, err := h.taskRows(func(r *taskRow) bool { return r.Path == w.Path && !r.Archived })
 	if err != nil {
 		return nip.TaskListing{}, "", err
 	}
-	type row struct {
-		t owner.Task
-	}
-	var rows []row
-	for _, id := range ids {
-		t, err := h.store.Get(id)
-		if err != nil {
-			return nip.TaskListing{}, "", err
-		}
-		if t.Intent.Workspace.Path == w.Path && t.Archived == nil {
-			rows = append(rows, row{t})
-		}
-	}
-	sort.Slice(rows, func(i, j int) bool {
-		if rows[i].t.CreatedAt != rows[j].t.CreatedAt {
-			return rows[i].t.CreatedAt > rows[j].t.CreatedAt
-		}
-		return rows[i].t.ID < rows[j].t.ID
-	})
-	var all strings.Builder
+	newestFirst(rows, func(r *taskRow) int64 { return r.CreatedAt })
+	all := sha256.New()
 	for _, r := range rows {
-		fmt.Fprintf(&all, "%s %d\n", r.t.ID, r.t.Revision)
+		fmt.Fprintf(all, "%s %d\n", r.ID, r.Revision)
 	}
-	l := nip.TaskListing{Workspace: w.Label, SnapshotDigest: nip.DigestOf([]byte(all.String())), Rows: []nip.TaskRow{}}
+	l := nip.TaskListing{
+		Workspace: w.Label, SnapshotDigest: nip.Digest("sha256:" + hex.EncodeToString(all.Sum(nil))), Rows: []nip.TaskRow{},
+	}
 	start := 0
 	if c := q.Cursor; c != nil {
 		if c.Workspace != w.Label {
@@ -129,21 +111,27 @@ func (h *Host) listTasks(w Workspace, q nip.ListQuery) (nip.TaskListing, nip.Cod
 		}
 		start = c.Next
 	}
-	for _, r := range rows[start:] {
-		if len(l.Rows) == min(q.Limit, listingLimit) {
-			break
+	for _, r := range rows[start:min(start+q.Limit, len(rows))] {
+		l.Rows = append(l.Rows, r.onWire())
+	}
+	for {
+		l.Next, l.MoreAvailable = nil, false
+		if next := start + len(l.Rows); next < len(rows) {
+			l.MoreAvailable = true
+			l.Next = &nip.ListCursor{Workspace: w.Label, SnapshotDigest: l.SnapshotDigest, Next: next}
 		}
-		phase, _, _ := r.t.Summary()
-		l.Rows = append(l.Rows, nip.TaskRow{
-			Task: string(r.t.ID), Revision: r.t.Revision, Title: cut(r.t.Intent.Title, 200),
-			Phase: nip.Phase(phase), Attempt: attempt(&r.t),
-		})
+		if fits(nip.Tasks{Tasks: l}) || len(l.Rows) <= 1 {
+			return l, "", nil
+		}
+		l.Rows = l.Rows[:len(l.Rows)/2]
 	}
-	if next := start + len(l.Rows); next < len(rows) {
-		l.MoreAvailable = true
-		l.Next = &nip.ListCursor{Workspace: w.Label, SnapshotDigest: l.SnapshotDigest, Next: next}
-	}
-	return l, "", nil
+}
+
+// fits reports whether an outcome leaves its reply under the size that this
+// host writes.
+func fits(o nip.Outcome) bool {
+	raw, err := nip.EncodeOutcome(o)
+	return err == nil && len(raw) <= outcomeRoom
 }
 
 // attempt is the current turn's number, null before a turn was admitted.
@@ -192,43 +180,33 @@ func (h *Host) readTask(w Workspace, q nip.ReadQuery) (nip.Page, nip.Code, error
 			NextStep: c.NextStep, PrefixDigest: owner.Digest(c.PrefixDigest),
 		}
 	}
-	limit := min(q.Limit, 64)
+	limit, prompt := q.Limit, promptLimit
 	for {
 		v, err := h.store.View(t.ID, limit, stepLimit, from)
 		if err != nil {
 			return page, "", err
 		}
-		size := 0
-		for _, s := range v.Steps {
-			size += len(s.JSON) + 64
-		}
-		if size <= pageBudget || limit == 1 {
-			return pageOf(w.Label, &v), "", nil
-		}
-		// Fewer steps and the same cursor rules: a page is split at a step,
-		// never inside one.
-		limit = max(1, fitting(v.Steps))
-	}
-}
-
-// fitting counts the leading steps that stay within a page's budget.
-func fitting(steps []owner.ViewStep) int {
-	size := 0
-	for i, s := range steps {
-		if size += len(s.JSON) + 64; size > pageBudget {
-			return i
+		page = pageOf(w.Label, &v, prompt)
+		switch {
+		case fits(nip.TaskPage{Task: page}), prompt == 0:
+			return page, "", nil
+		case limit > 1:
+			// Fewer steps and the same cursor rules: a page is split at a step,
+			// never inside one.
+			limit = max(1, min(limit, len(v.Steps))/2)
+		default:
+			prompt /= 2 // escapes can make eight KiB long; the whole is task.original
 		}
 	}
-	return len(steps)
 }
 
 func traceSource(turn int) string { return fmt.Sprintf("trace:%d", turn) }
 
-func pageOf(label nip.Label, v *owner.View) nip.Page {
+func pageOf(label nip.Label, v *owner.View, prompt int) nip.Page {
 	t := &v.Task
 	phase, _, _ := t.Summary()
 	p := nip.Page{
-		Scope: scopeOf(label, t), Title: cut(t.Intent.Title, 200), Prompt: cut(t.EffectivePrompt(), promptLimit),
+		Scope: scopeOf(label, t), Title: cut(t.Intent.Title, 200), Prompt: cut(t.EffectivePrompt(), prompt),
 		Phase: nip.Phase(phase), Execution: string(t.Execution), Verification: string(t.Checks),
 		Integration: "not_attempted", Termination: termination(t), Delivery: delivery(t), Cleanup: cleanup(t),
 		CostStatus: "unknown", Artifacts: []nip.PageArtifact{}, Children: []nip.PageChild{},

@@ -34,7 +34,11 @@ func (h *Host) redeem(ctx context.Context, k *call) error {
 		var kept retainedReply
 		if known, err := getJSON(tx, bucketReplies, string(k.req.ID), &kept); err != nil {
 			return err
-		} else if known && kept.Signer == k.opened.Signer {
+		} else if known && now < kept.ExpiresAt {
+			if kept.Signer != k.opened.Signer || kept.RequestEvent != k.opened.EventID {
+				reply.Refusal = &nip.Refusal{Code: nip.Conflict}
+				return nil
+			}
 			if code, err := h.redeemRefusal(tx, k, &inv, now); err != nil || code != "" {
 				reply.Refusal = &nip.Refusal{Code: code}
 				return err
@@ -93,6 +97,10 @@ func (h *Host) redeem(ctx context.Context, k *call) error {
 		h.publisher.welcome(k.opened.Signer)
 	}
 	h.sendReply(k, ev)
+	if issued {
+		// What the device had sent under an earlier grant has lost its standing.
+		return h.evaluateAll(ctx)
+	}
 	return nil
 }
 
@@ -139,8 +147,8 @@ func (c *Core) grantFor(tx *bbolt.Tx, device nip.PubKey, inv *invitationRecord, 
 	if err != nil || !room {
 		return rec, false, nip.Bounds, err
 	}
-	if getCount(tx, bucketEpochs, string(device)) == 0 && tx.Bucket(bucketEpochs).Get([]byte(device)) == nil {
-		if tx.Bucket(bucketEpochs).Stats().KeyN >= maxEpochs {
+	if tx.Bucket(bucketEpochs).Get([]byte(device)) == nil {
+		if holds(tx, bucketEpochs, maxEpochs) {
 			return rec, false, nip.Bounds, nil
 		}
 	}

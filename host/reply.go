@@ -105,8 +105,7 @@ func (h *Host) answerOnce(k *call, r nip.Reply) error {
 	if err != nil {
 		return err
 	}
-	h.noteAnswer(k, ev, h.now())
-	h.queueReply(k.in.Relay, ev, k.req.ExpiresAt)
+	h.queueReply(k, ev, ev)
 	return nil
 }
 

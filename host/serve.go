@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -15,13 +16,7 @@ import (
 	"holdfast/owner"
 )
 
-const (
-	lanes        = 16 // requests handled at once; one signer is always in one lane
-	laneBacklog  = 64 // waiting requests a lane; more are dropped, a device retries
-	repeatWindow = 5  // seconds between two answers to exact retries of one request
-	answerMemory = 1024
-	janitorEvery = 30 * time.Second
-)
+const janitorEvery = 30 * time.Second
 
 // Event is one line of what serve and up print.
 type Event struct {
@@ -39,17 +34,24 @@ type Host struct {
 	started    time.Time
 	onEvent    func(Event)
 
+	index     *taskIndex
 	outbox    *outboxSender
 	starter   *starter
 	deadlines *deadlines
 	publisher *publisher
-	replies   chan replyJob
+	replies   *replySender
+	answers   *answerBook
 	crew      sync.WaitGroup // goroutines beside the loops: owners' reapers
+	stopped   chan struct{}  // closed when Run ends
 
-	// mu guards inFlight, answers and policyFault.
+	// members is the owner and the active devices, replaced whole.
+	members atomic.Pointer[map[string]bool]
+	// renewing keeps two renewals of the subscriptions from crossing.
+	renewing sync.Mutex
+
+	// mu guards inFlight and policyFault.
 	mu          sync.Mutex
 	inFlight    map[nip.RequestID]bool
-	answers     map[nip.RequestID]answer
 	policyFault string
 }
 
@@ -61,24 +63,27 @@ func NewHost(c *Core, t Transport, onEvent func(Event)) *Host {
 	}
 	h := &Host{
 		Core: c, transport: t, onEvent: onEvent, started: c.opts.Now(),
-		replies:  make(chan replyJob, replyBacklog),
-		inFlight: map[nip.RequestID]bool{}, answers: map[nip.RequestID]answer{},
+		index: newTaskIndex(), answers: newAnswerBook(), inFlight: map[nip.RequestID]bool{}, stopped: make(chan struct{}),
 	}
-	h.outbox = &outboxSender{h: h, bell: make(chan struct{}, 1)}
-	h.starter = &starter{h: h, bell: make(chan struct{}, 1), open: map[owner.TaskID]bool{}, live: map[owner.TaskID]*owner.Launched{}}
-	h.deadlines = &deadlines{h: h, bell: make(chan struct{}, 1), dirty: map[nip.TaskID]bool{}}
-	h.publisher = &publisher{h: h, bell: make(chan struct{}, 1), dirty: map[owner.TaskID]bool{}}
+	h.members.Store(&map[string]bool{string(c.owner): true})
+	h.replies = &replySender{h: h, jobs: map[nip.RelayURL]chan replyJob{}}
+	h.outbox = &outboxSender{h: h, bell: make(chan struct{}, 1), retry: outboxRetry, relays: map[nip.RelayURL]*relayOutbox{}}
+	h.starter = &starter{h: h, bell: make(chan struct{}, 1), live: map[owner.TaskID]*owner.Launched{}}
+	h.deadlines = &deadlines{h: h, bell: make(chan struct{}, 1), dirty: map[nip.TaskID]bool{}, retry: map[nip.TaskID]int64{}}
+	h.publisher = &publisher{h: h, bell: make(chan struct{}, 1), dirty: map[owner.TaskID]bool{}, published: map[owner.TaskID]int64{}}
 	c.serving = h
 	return h
 }
 
-// Run serves until ctx ends or a store fails. Turns go on either way.
+// Run serves until ctx ends or a store fails. Turns go on either way. It runs
+// once.
 //
 // The order at start is what makes a restart safe: effects that a stop cut off
 // are finished with their exact bytes, dead runs are settled, every task with
 // undecided entries is evaluated once, and only then are requests taken and
 // turns started.
 func (h *Host) Run(ctx context.Context) error {
+	defer close(h.stopped)
 	if err := h.wakeUp(ctx); err != nil {
 		return fmt.Errorf("start: %w", err)
 	}
@@ -93,16 +98,16 @@ func (h *Host) Run(ctx context.Context) error {
 			return commit.ErrPoisoned
 		}
 	})
-	g.Go(func() error { return h.receiveAll(ctx) })
-	g.Go(func() error { return h.watchTasks(ctx) })
-	g.Go(func() error { return h.outbox.run(ctx) })
-	g.Go(func() error { return h.starter.run(ctx) })
-	g.Go(func() error { return h.deadlines.run(ctx) })
-	g.Go(func() error { return h.publisher.run(ctx) })
-	g.Go(func() error { return h.janitor(ctx) })
-	for range replySenders {
-		g.Go(func() error { h.sendReplies(ctx); return nil })
+	for _, loop := range []func(context.Context) error{
+		h.receiveAll, h.watchTasks, h.outbox.run, h.starter.run, h.deadlines.run, h.publisher.run, h.watchExpiry, h.janitor,
+	} {
+		g.Go(func() error { return loop(ctx) })
 	}
+	h.replies.run(func(relay nip.RelayURL, jobs <-chan replyJob) {
+		for range replySenders {
+			h.background(func() { h.sendReplies(ctx, relay, jobs) })
+		}
+	})
 	if err := h.resendReplies(); err != nil {
 		stop()
 		return errors.Join(err, g.Wait())
@@ -127,10 +132,13 @@ func (h *Host) wakeUp(ctx context.Context) error {
 	for _, id := range ids {
 		t, err := h.settled(ctx, id)
 		if err != nil {
+			if fatal(err) {
+				return err
+			}
 			h.log.Error().Err(err).Str("task", string(id)).Msg("task cannot be read")
 			continue
 		}
-		h.starter.note(&t)
+		h.index.note(&t)
 	}
 	var tasks []nip.TaskID
 	if err := h.db.View(func(tx *bbolt.Tx) (err error) {
@@ -140,37 +148,17 @@ func (h *Host) wakeUp(ctx context.Context) error {
 		return err
 	}
 	for _, t := range tasks {
-		if err := h.eval.Evaluate(ctx, t); err != nil {
+		if err := h.deadlines.evaluate(ctx, t); err != nil {
 			return err
 		}
-		h.deadlines.poke(t)
 	}
-	return h.republish(ctx)
+	return h.republish(ctx, nil)
 }
 
-// receiveAll hands events to lanes. One signer's requests stay in one lane and
-// in order; a busy or hostile signer fills its own lane and no other's.
+// receiveAll hands what the relays deliver to the lanes.
 func (h *Host) receiveAll(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	var lane [lanes]chan Inbound
-	for i := range lane {
-		lane[i] = make(chan Inbound, laneBacklog)
-		g.Go(func() error {
-			for {
-				select {
-				case <-ctx.Done():
-					return nil
-				case in := <-lane[i]:
-					if err := h.receive(ctx, in); err != nil && ctx.Err() == nil {
-						if fatal(err) {
-							return err
-						}
-						h.log.Error().Err(err).Str("event", in.Event.Event().ID).Msg("request failed; the device's retry will be tried again")
-					}
-				}
-			}
-		})
-	}
+	l := newLanes(h, g)
 	g.Go(func() error {
 		for {
 			select {
@@ -180,23 +168,13 @@ func (h *Host) receiveAll(ctx context.Context) error {
 				if !ok {
 					return errors.New("transport ended")
 				}
-				select {
-				case lane[laneOf(in.Event.Event().PubKey)] <- in:
-				default:
-					h.log.Warn().Str("event", in.Event.Event().ID).Msg("too many requests of one signer; dropped, a retry is welcome")
+				if !l.put(ctx, in) {
+					h.log.Warn().Str("event", in.Event.Event().ID).Msg("too many requests at once; dropped, a retry is welcome")
 				}
 			}
 		}
 	})
 	return g.Wait()
-}
-
-func laneOf(pubkey string) int {
-	n := 0
-	for _, b := range []byte(pubkey) {
-		n = (n*31 + int(b)) & 0xffff
-	}
-	return n % lanes
 }
 
 // fatal reports whether the host must stop: a store that failed can only be
@@ -225,54 +203,6 @@ func (h *Host) end(id nip.RequestID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.inFlight, id)
-}
-
-// answer is what was sent last for a request. Reply is kept only for answers
-// that host.db does not retain, so that a retry gets the same bytes.
-type answer struct {
-	at    int64
-	until int64
-	event nip.EventID
-	reply *nip.Event
-}
-
-// answeredLately reports whether the request had an answer in the last 5 s:
-// duplicates by several subscriptions or relays are then dropped, while a
-// retry after that is answered again.
-func (h *Host) answeredLately(id nip.RequestID, now int64) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	a, ok := h.answers[id]
-	return ok && now < a.at+repeatWindow
-}
-
-// lastAnswer returns the unretained reply to exactly this event, if it is
-// still remembered.
-func (h *Host) lastAnswer(k *call) *nip.Event {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if a, ok := h.answers[k.req.ID]; ok && a.event == k.opened.EventID {
-		return a.reply
-	}
-	return nil
-}
-
-// noteAnswer remembers an answer, boundedly: what has run out goes first, and
-// a full memory forgets rather than grows.
-func (h *Host) noteAnswer(k *call, reply *nip.Event, now int64) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if len(h.answers) >= answerMemory {
-		for id, a := range h.answers {
-			if a.until <= now {
-				delete(h.answers, id)
-			}
-		}
-	}
-	if len(h.answers) >= answerMemory {
-		clear(h.answers)
-	}
-	h.answers[k.req.ID] = answer{at: now, until: k.req.ExpiresAt, event: k.opened.EventID, reply: reply}
 }
 
 // noteSeen keeps when a device was last heard, to the minute, lazily: it is
@@ -306,24 +236,6 @@ func (h *Host) background(fn func()) {
 
 func (h *Host) emit(e Event) { h.onEvent(e) }
 
-// accessChanged renews the subscriptions and tells the devices that the host is there.
-func (h *Host) accessChanged() {
-	keys := []nip.PubKey{h.owner}
-	err := h.db.View(func(tx *bbolt.Tx) error {
-		recs, err := h.activeGrants(tx, h.now())
-		for _, r := range recs {
-			keys = append(keys, r.Grant.Device)
-		}
-		return err
-	})
-	if err != nil {
-		h.log.Error().Err(err).Msg("access book cannot be read")
-		return
-	}
-	h.transport.Authors(keys)
-	h.publisher.announce()
-}
-
 // watchTasks turns growth of task logs into publication, evaluation of held
 // messages and starts.
 func (h *Host) watchTasks(ctx context.Context) error {
@@ -332,8 +244,15 @@ func (h *Host) watchTasks(ctx context.Context) error {
 			h.taskChanged(id)
 			continue
 		}
-		for _, id := range h.starter.candidates() {
-			h.taskChanged(id)
+		ids, err := h.store.List()
+		if err != nil {
+			h.log.Error().Err(err).Msg("tasks cannot be listed")
+			ids = h.index.open()
+		}
+		for _, id := range ids {
+			if r, known := h.index.get(id); !known || r.open() {
+				h.taskChanged(id)
+			}
 		}
 	}
 	return nil
@@ -349,7 +268,7 @@ func (h *Host) taskChanged(id owner.TaskID) {
 		}
 		return
 	}
-	h.starter.note(&t)
+	h.index.note(&t)
 	h.publisher.mark(id)
 }
 
@@ -371,9 +290,15 @@ func (h *Host) janitor(ctx context.Context) error {
 			if err := pruneInvitations(tx, now); err != nil {
 				return err
 			}
+			if err := pruneGrants(tx, now); err != nil {
+				return err
+			}
 			_, err := h.journal.Prune(tx, now, 256)
 			return err
 		})
+		if err == nil {
+			err = h.finishAdmitted(ctx)
+		}
 		if err != nil && ctx.Err() == nil {
 			if fatal(err) {
 				return err

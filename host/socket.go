@@ -22,6 +22,7 @@ const (
 	operatorLine   = 8 << 20 // one request or one answer
 	operatorIdle   = 10 * time.Second
 	operatorsAtOne = 16
+	acceptAgain    = 200 * time.Millisecond
 )
 
 // operatorRequest is the one line that a verb sends.
@@ -93,7 +94,16 @@ func (c *Core) ServeOperator(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return nil
 			}
-			return fmt.Errorf("accept an operator: %w", err)
+			if errors.Is(err, net.ErrClosed) {
+				return fmt.Errorf("accept an operator: %w", err)
+			}
+			// Out of descriptors, most likely. The verbs wait, the host does not end.
+			c.log.Error().Err(err).Msg("an operator cannot be accepted")
+			select {
+			case <-ctx.Done():
+			case <-time.After(acceptAgain):
+			}
+			continue
 		}
 		select {
 		case slots <- struct{}{}:

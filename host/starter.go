@@ -28,25 +28,12 @@ type starter struct {
 	h    *Host
 	bell chan struct{}
 
-	// mu guards live and open.
+	// mu guards live.
 	mu   sync.Mutex
-	open map[owner.TaskID]bool            // tasks that are queued, running or unknown, as last seen
 	live map[owner.TaskID]*owner.Launched // owners that this process started and that were not reaped yet
 }
 
 func (s *starter) wake() { ring(s.bell) }
-
-// note keeps the set of tasks that a sweep must look at, so that ended ones
-// cost nothing however many there are.
-func (s *starter) note(t *owner.Task) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if t.Status == owner.Finished || t.Status == owner.Cancelled {
-		delete(s.open, t.ID)
-		return
-	}
-	s.open[t.ID] = true
-}
 
 func (s *starter) run(ctx context.Context) error {
 	tick := time.NewTicker(sweepEvery)
@@ -77,13 +64,16 @@ func (s *starter) sweep(ctx context.Context) error {
 	}
 	var queued []owner.Task
 	active := 0
-	for _, id := range s.candidates() {
+	for _, id := range h.index.open() {
 		t, err := h.settled(ctx, id)
 		if err != nil {
+			if fatal(err) {
+				return err
+			}
 			h.log.Error().Err(err).Str("task", string(id)).Msg("task cannot be swept")
 			continue
 		}
-		s.note(&t)
+		h.index.note(&t)
 		switch t.Status {
 		case owner.Queued:
 			queued = append(queued, t)
@@ -97,42 +87,28 @@ func (s *starter) sweep(ctx context.Context) error {
 		}
 		return queued[i].ID < queued[j].ID
 	})
-	var ready []owner.Task
-	for _, t := range queued {
+	for i := range queued {
+		t := &queued[i]
 		alive, err := h.store.OwnerAlive(t.ID)
-		if err != nil {
-			return err
-		}
-		if alive || s.launching(t.ID) {
+		if err == nil && (alive || s.launching(t.ID)) {
 			active++ // a start that was not admitted yet occupies a place
 			continue
 		}
-		ready = append(ready, t)
-	}
-	for i := range ready {
-		if !p.Enabled || active >= p.MaxRunning {
-			return nil
+		var started bool
+		if err == nil {
+			started, err = s.start(ctx, t, &p, digest, active)
 		}
-		started, err := s.start(ctx, &ready[i], p, digest)
 		if err != nil {
-			return err
+			if fatal(err) || ctx.Err() != nil {
+				return err
+			}
+			h.log.Error().Err(err).Str("task", string(t.ID)).Msg("task could not be started; the next sweep tries again")
 		}
 		if started {
 			active++
 		}
 	}
 	return nil
-}
-
-func (s *starter) candidates() []owner.TaskID {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	ids := make([]owner.TaskID, 0, len(s.open))
-	for id := range s.open {
-		ids = append(ids, id)
-	}
-	sort.Slice(ids, func(i, j int) bool { return ids[i] < ids[j] })
-	return ids
 }
 
 func (s *starter) launching(id owner.TaskID) bool {
@@ -142,24 +118,28 @@ func (s *starter) launching(id owner.TaskID) bool {
 }
 
 // start launches the owner of one queued turn, or ends the turn with a reason.
+// A turn whose device lost its standing ends whatever the policy says.
 //
 // The launch count is committed before the owner exists: a crash in between
 // spends one of the two launches and starts nothing twice, because only the
 // holder of the task's owner lock can admit the turn.
-func (s *starter) start(ctx context.Context, t *owner.Task, p Policy, digest nip.Digest) (bool, error) {
+func (s *starter) start(ctx context.Context, t *owner.Task, p *Policy, digest nip.Digest, active int) (bool, error) {
 	h := s.h
-	origin, found, code, err := h.originStanding(t)
-	if err != nil || !found {
+	origins, code, err := h.originStanding(t)
+	if err != nil || len(origins) == 0 {
 		return false, err
 	}
 	if code != "" {
-		return false, h.notStarted(ctx, t, "device "+string(code))
+		return false, h.notStarted(ctx, t, lostStanding(code))
+	}
+	if !p.Enabled || active >= p.MaxRunning {
+		return false, nil
 	}
 	ws, err := loadWorkspaces(h.home)
 	if err != nil {
 		return false, err
 	}
-	rule, label, ok := ruleOf(&p, ws, t.Intent.Workspace.Path)
+	rule, label, ok := ruleOf(p, ws, t.Intent.Workspace.Path)
 	if !ok || rule.Adapter != t.Intent.Configuration.Adapter {
 		return false, nil
 	}
@@ -184,12 +164,16 @@ func (s *starter) start(ctx context.Context, t *owner.Task, p Policy, digest nip
 		return false, fmt.Errorf("start the owner of %s: %w", t.ID, err)
 	}
 	h.log.Info().Str("hop", "start").Str("task", string(t.ID)).Str("workspace", string(label)).
-		Bool("local", origin.Local).Int("owner", l.PID).Msg("turn handed to its owner")
+		Bool("local", origins[0].Local).Int("owner", l.PID).Msg("turn handed to its owner")
 	s.mu.Lock()
 	s.live[t.ID] = l
 	s.mu.Unlock()
 	h.background(func() {
-		<-l.Done
+		select {
+		case <-l.Done:
+		case <-h.stopped:
+			return // the turn goes on, and the next start of the host finds it
+		}
 		s.mu.Lock()
 		delete(s.live, t.ID)
 		s.mu.Unlock()
@@ -199,24 +183,46 @@ func (s *starter) start(ctx context.Context, t *owner.Task, p Policy, digest nip
 	return true, nil
 }
 
-// originStanding rechecks, at this very start, the device whose word made the
-// turn. code "" means that it may run.
-func (h *Host) originStanding(t *owner.Task) (o turnOrigin, found bool, code nip.Code, err error) {
+// originStanding rechecks, at this very start, every device whose word made the
+// turn: who asked for it and who replaced its instructions. code "" means that
+// it may run; no origin at all means that it is inert.
+func (h *Host) originStanding(t *owner.Task) (origins []turnOrigin, code nip.Code, err error) {
 	err = h.db.View(func(tx *bbolt.Tx) error {
 		var err error
-		if o, found, err = getOrigin(tx, t.ID, t.TurnStart()); err != nil || !found || o.Local {
+		if origins, err = turnOrigins(tx, t.ID, t.TurnStart()); err != nil {
 			return err
 		}
-		code, err = h.standing(tx, o.Sender, nip.Operate, h.now())
-		return err
+		for _, o := range origins {
+			if o.Local {
+				continue
+			}
+			if code, err = h.standing(tx, o.Sender, nip.Operate, h.now()); err != nil || code != "" {
+				return err
+			}
+		}
+		return nil
 	})
-	return o, found, code, err
+	return origins, code, err
+}
+
+// lostStanding is the cause that a task shows when its device may not ask any more.
+func lostStanding(code nip.Code) string {
+	switch code {
+	case nip.Revoked, nip.Expired:
+		return "device " + string(code)
+	case nip.Stale:
+		return "device revoked" // and paired again since
+	case nip.MissingRight:
+		return "device may not operate"
+	}
+	return "device no longer paired"
 }
 
 // notStarted ends a queued turn that cannot run. Losing the race to another
 // writer is fine: the next sweep sees what is there.
 func (h *Host) notStarted(ctx context.Context, t *owner.Task, cause string) error {
 	_, err := h.store.Append(ctx, t.ID, epochOfTask(t), owner.Event{NotStarted: &cause})
+	h.taskChanged(t.ID)
 	var refused *owner.Error
 	if errors.As(err, &refused) {
 		return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"go.etcd.io/bbolt"
 
@@ -30,9 +31,20 @@ type admittedEffect struct {
 // at most once by their command ID. Commit point 2 is the journal note, the
 // turn's origin and the retained reply, which also removes the row.
 func (h *Host) taskEffect(ctx context.Context, k *call) error {
-	task, bytes, refusal, err := h.compileEffect(k)
+	// Held from the check of the standing to the effect: a revocation's commit
+	// waits for nobody, but its end waits until effects decided before it are
+	// done (afterRevocation).
+	h.effects.RLock()
+	defer h.effects.RUnlock()
+	if known, reply, err := h.recordedEffect(k); err != nil || known {
+		if err != nil {
+			return err
+		}
+		return h.answerRetained(ctx, k, reply, nil)
+	}
+	task, bytes, refusal, err := h.compileEffect(ctx, k)
 	if err != nil {
-		return err
+		return h.cannot(ctx, k, err)
 	}
 	if refusal != "" {
 		return h.answerRetained(ctx, k, nip.Reply{}, func(tx *bbolt.Tx, now int64) (nip.Reply, error) {
@@ -70,6 +82,9 @@ func (h *Host) taskEffect(ctx context.Context, k *call) error {
 		return err
 	})
 	if err != nil {
+		// Whether it happened is not known here, so nothing is said: the row
+		// stays, the janitor applies the same bytes again, and a retry gets
+		// what became of them.
 		return err
 	}
 	h.sendReply(k, ev)
@@ -77,11 +92,38 @@ func (h *Host) taskEffect(ctx context.Context, k *call) error {
 	return nil
 }
 
+// recordedEffect finds the outcome of a request whose effect was recorded while
+// its reply was not: a stop came between, and the device's exact retry asks.
+func (h *Host) recordedEffect(k *call) (known bool, reply nip.Reply, err error) {
+	var e commands.Entry
+	err = h.db.View(func(tx *bbolt.Tx) error {
+		e, known, err = h.journal.Get(tx, commands.Key{Principal: k.opened.Signer, Kind: k.req.Kind, ID: string(k.req.ID)})
+		return err
+	})
+	if err != nil || !known {
+		return known, reply, err
+	}
+	if e.Outcome != commands.OutcomeApplied {
+		return true, nip.Reply{Refusal: &nip.Refusal{Code: e.Reason}}, nil
+	}
+	return true, nip.Reply{Outcome: nip.Dispatched{Operation: k.req.Kind, Reference: string(e.Task)}}, nil
+}
+
+// cannot answers a request that a fault of this machine kept from beginning:
+// nothing happened, the device hears unavailable and the operator reads why.
+func (h *Host) cannot(ctx context.Context, k *call, err error) error {
+	if fatal(err) || ctx.Err() != nil {
+		return err
+	}
+	h.log.Error().Err(err).Str("request", string(k.req.ID)).Str("op", k.req.Kind).Msg("request could not be carried out")
+	return h.answerOnce(k, nip.Reply{Refusal: &nip.Refusal{Code: nip.Unavailable}})
+}
+
 // applyAdmitted is the second half of taskEffect, shared with the start-up.
 func (c *Core) applyAdmitted(ctx context.Context, id nip.RequestID, eff admittedEffect, answer func(tx *bbolt.Tx, r nip.Reply) error) error {
-	rec, err := c.store.Apply(ctx, eff.Bytes)
+	rec, err := c.apply(ctx, owner.TaskID(eff.Task), eff.Bytes)
 	var refused *owner.Error
-	if err != nil && !errors.As(err, &refused) {
+	if err != nil && (!errors.As(err, &refused) || refused.Code == "store_busy" && ctx.Err() != nil) {
 		return fmt.Errorf("apply %s: %w", eff.Kind, err)
 	}
 	reply := nip.Reply{Outcome: nip.Dispatched{Operation: eff.Kind, Reference: string(eff.Task)}}
@@ -92,7 +134,7 @@ func (c *Core) applyAdmitted(ctx context.Context, id nip.RequestID, eff admitted
 	}
 	return c.db.Update(ctx, func(tx *bbolt.Tx) error {
 		now := c.now()
-		if refused == nil && eff.Kind == "task.create" {
+		if refused == nil && eff.Kind != "task.cancel" {
 			if err := putOrigin(tx, owner.TaskID(eff.Task), rec.Revision, turnOrigin{Sender: eff.Sender}); err != nil {
 				return err
 			}
@@ -111,9 +153,13 @@ func (c *Core) applyAdmitted(ctx context.Context, id nip.RequestID, eff admitted
 	})
 }
 
-// finishAdmitted runs at every start: the exact bytes of each admitted effect
-// are applied again, which changes nothing where they already were.
+// finishAdmitted runs at every start and, while the host serves, now and then:
+// the exact bytes of each admitted effect are applied again, which changes
+// nothing where they already were. A damaged task keeps its row and holds up
+// no other.
 func (c *Core) finishAdmitted(ctx context.Context) error {
+	c.effects.Lock() // none is under way, so a row is one that was cut off
+	defer c.effects.Unlock()
 	rows := map[string]admittedEffect{}
 	if err := c.db.View(func(tx *bbolt.Tx) error {
 		return eachJSON(tx, bucketAdmitted, func(key string, eff admittedEffect) error {
@@ -125,7 +171,11 @@ func (c *Core) finishAdmitted(ctx context.Context) error {
 	}
 	for id, eff := range rows {
 		if err := c.applyAdmitted(ctx, nip.RequestID(id), eff, nil); err != nil {
-			return err
+			if fatal(err) || ctx.Err() != nil {
+				return err
+			}
+			c.log.Error().Err(err).Str("request", id).Str("op", eff.Kind).Msg("a request that was cut off cannot be finished yet")
+			continue
 		}
 		c.log.Info().Str("request", id).Str("op", eff.Kind).Msg("finished a request that a stop had cut off")
 	}
@@ -148,7 +198,7 @@ func storeCode(code string) nip.Code {
 }
 
 // compileEffect makes the exact bytes, or says which code refuses.
-func (h *Host) compileEffect(k *call) (nip.TaskID, []byte, nip.Code, error) {
+func (h *Host) compileEffect(ctx context.Context, k *call) (nip.TaskID, []byte, nip.Code, error) {
 	id := storeCommandID(k.opened.Signer, string(k.req.ID), "apply")
 	switch op := k.req.Op.(type) {
 	case nip.TaskCreate:
@@ -171,12 +221,12 @@ func (h *Host) compileEffect(k *call) (nip.TaskID, []byte, nip.Code, error) {
 		})
 		return task, b, "", err
 	case nip.TaskSteer:
-		return h.compileFor(op.Task, owner.Command{
+		return h.compileFor(ctx, op.Task, owner.Command{
 			CommandID: id, TaskID: owner.TaskID(op.Task), Expected: &op.Revision,
 			Action: owner.Action{Correct: &owner.CorrectAction{Prompt: op.Prompt, Reason: "steered by a device"}},
 		})
 	case nip.TaskCancel:
-		return h.compileFor(op.Task, owner.Command{
+		return h.compileFor(ctx, op.Task, owner.Command{
 			CommandID: id, TaskID: owner.TaskID(op.Task), Expected: &op.Revision,
 			Action: owner.Action{Cancel: &owner.CancelAction{Reason: op.Reason}},
 		})
@@ -184,8 +234,8 @@ func (h *Host) compileEffect(k *call) (nip.TaskID, []byte, nip.Code, error) {
 	return "", nil, "", fmt.Errorf("operation %s is no task command", k.req.Kind)
 }
 
-func (h *Host) compileFor(task nip.TaskID, cmd owner.Command) (nip.TaskID, []byte, nip.Code, error) {
-	if _, err := h.settled(context.Background(), cmd.TaskID); err != nil {
+func (h *Host) compileFor(ctx context.Context, task nip.TaskID, cmd owner.Command) (nip.TaskID, []byte, nip.Code, error) {
+	if _, err := h.settled(ctx, cmd.TaskID); err != nil {
 		var refused *owner.Error
 		if errors.As(err, &refused) {
 			return task, nil, storeCode(refused.Code), nil
@@ -220,15 +270,28 @@ func (h *Host) intentFor(op nip.TaskCreate) (*owner.Intent, nip.Code) {
 	}, ""
 }
 
-// archiveFromWire puts an ended task away; a repeat is fine.
+// archiveFromWire puts an ended task away; a repeat is fine, so a stop between
+// the event and the reply needs no row of its own.
 func (h *Host) archiveFromWire(ctx context.Context, k *call, op nip.TaskArchive) error {
+	h.effects.RLock() // as taskEffect
+	defer h.effects.RUnlock()
+	var code nip.Code
+	if err := h.db.View(func(tx *bbolt.Tx) (err error) {
+		code, err = h.standing(tx, k.who.sender, nip.Operate, h.now())
+		return err
+	}); err != nil {
+		return err
+	}
+	if code != "" {
+		return h.refuseStanding(k)
+	}
 	var refusal *nip.Refusal
 	err := h.archive(ctx, owner.TaskID(op.Task), "archived by a device", string(k.opened.Signer))
 	var refused *owner.Error
 	if errors.As(err, &refused) {
 		refusal = &nip.Refusal{Code: storeCode(refused.Code)}
 	} else if err != nil {
-		return err
+		return h.cannot(ctx, k, err)
 	}
 	return h.answerRetained(ctx, k, nip.Reply{}, func(tx *bbolt.Tx, now int64) (nip.Reply, error) {
 		if err := h.note(tx, k, op.Task, "archive", refusal, 0, now); err != nil {
@@ -243,6 +306,8 @@ func (h *Host) archiveFromWire(ctx context.Context, k *call, op nip.TaskArchive)
 
 // archive is idempotent: the first entry stays.
 func (c *Core) archive(ctx context.Context, id owner.TaskID, reason, by string) error {
+	ctx, cancel := context.WithTimeout(ctx, effectWait)
+	defer cancel()
 	l, err := c.store.Lock(ctx, id)
 	if err != nil {
 		return err
@@ -253,7 +318,26 @@ func (c *Core) archive(ctx context.Context, id owner.TaskID, reason, by string) 
 		return nil
 	}
 	_, err = l.Append(epochOfTask(&t), owner.Event{Archived: &owner.Archived{Reason: reason, By: by, At: c.now()}})
+	if h := c.serving; h != nil {
+		h.taskChanged(id)
+	}
 	return err
+}
+
+// effectWait bounds the wait for a task that some process holds: a revocation
+// and a device wait behind it.
+const effectWait = 10 * time.Second
+
+// apply hands exact bytes to the store and, in a serving host, looks at the
+// task at once, so that who just wrote reads what was written.
+func (c *Core) apply(ctx context.Context, id owner.TaskID, request []byte) (owner.Receipt, error) {
+	ctx, cancel := context.WithTimeout(ctx, effectWait)
+	defer cancel()
+	rec, err := c.store.Apply(ctx, request)
+	if h := c.serving; h != nil && err == nil {
+		h.taskChanged(id)
+	}
+	return rec, err
 }
 
 func epochOfTask(t *owner.Task) owner.Epoch {

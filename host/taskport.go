@@ -61,6 +61,8 @@ func (c *Core) settled(ctx context.Context, id owner.TaskID) (owner.Task, error)
 	if err != nil || alive {
 		return t, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, effectWait)
+	defer cancel()
 	t, _, err = c.store.Settle(ctx, id)
 	return t, err
 }
@@ -102,7 +104,7 @@ func (p taskPort) Compile(e commands.Entry, effect commands.Effect, view command
 
 // Apply hands exact bytes to the store.
 func (p taskPort) Apply(ctx context.Context, task nip.TaskID, request []byte) (commands.Applied, error) {
-	rec, err := p.c.store.Apply(ctx, request)
+	rec, err := p.c.apply(ctx, owner.TaskID(task), request)
 	var refused *owner.Error
 	if errors.As(err, &refused) {
 		switch refused.Code {

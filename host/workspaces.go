@@ -7,7 +7,9 @@ import (
 	"path/filepath"
 	"sort"
 	"strings"
+	"sync"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -79,6 +81,18 @@ func loadWorkspaces(home string) (*workspaceFile, error) {
 	if f.V != workspacesVersion || len(f.Workspaces) > maxWorkspaces {
 		return nil, fmt.Errorf("workspaces.json is not a %s of at most %d labels", workspacesVersion, maxWorkspaces)
 	}
+	// A person may have edited the file: the wire wants sorted, distinct labels.
+	sort.Slice(f.Workspaces, func(i, j int) bool { return f.Workspaces[i].Label < f.Workspaces[j].Label })
+	for i, w := range f.Workspaces {
+		switch {
+		case labelFault(w.Label) != "":
+			return nil, fmt.Errorf("workspaces.json: label %q: %s", w.Label, labelFault(w.Label))
+		case i > 0 && w.Label == f.Workspaces[i-1].Label:
+			return nil, fmt.Errorf("workspaces.json names %q twice", w.Label)
+		case !filepath.IsAbs(w.Path):
+			return nil, fmt.Errorf("workspaces.json: the path of %q is not absolute", w.Label)
+		}
+	}
 	return &f, nil
 }
 
@@ -90,6 +104,10 @@ func (f *workspaceFile) save(home string) error {
 	}
 	return atomicfile.Write(filepath.Join(home, "workspaces.json"), append(raw, '\n'))
 }
+
+// settings keeps two changes of workspaces.json or policy.json of this process
+// from crossing; other processes are kept out by host.lock.
+var settings sync.Mutex
 
 // AddWorkspace gives a root a label. The root must exist, be outside the home,
 // and is kept by its canonical path.
@@ -114,6 +132,8 @@ func AddWorkspace(home string, label nip.Label, path string) (Workspace, error) 
 	if within(abs, realHome) || within(realHome, abs) {
 		return Workspace{}, fmt.Errorf("%w: a workspace and the home must not contain each other", ErrUsage)
 	}
+	settings.Lock()
+	defer settings.Unlock()
 	f, err := loadWorkspaces(home)
 	if err != nil {
 		return Workspace{}, err
@@ -134,6 +154,8 @@ func AddWorkspace(home string, label nip.Label, path string) (Workspace, error) 
 
 // RemoveWorkspace forgets a label; the folder and its tasks stay.
 func RemoveWorkspace(home string, label nip.Label) error {
+	settings.Lock()
+	defer settings.Unlock()
 	f, err := loadWorkspaces(home)
 	if err != nil {
 		return err
@@ -165,8 +187,8 @@ func labelFault(l nip.Label) string {
 		return "1 to 128 bytes"
 	case s == "." || s == "..", strings.ContainsAny(s, `/\`):
 		return "no slashes, not . or .."
-	case strings.ContainsFunc(s, unicode.IsControl):
-		return "no control characters"
+	case strings.ContainsFunc(s, unicode.IsControl), !utf8.ValidString(s):
+		return "no control characters, and UTF-8"
 	}
 	return ""
 }
