@@ -25,7 +25,8 @@ func (j Journal) Check(tx *bbolt.Tx) (records uint64, err error) {
 		return 0, err
 	}
 	at := cp
-	var owned, lastTime uint64
+	var owned uint64
+	var lastTime int64
 	err = tx.Bucket(bucketHistory).ForEach(func(k, v []byte) error {
 		t, err := decodeTransition(v)
 		switch {
@@ -35,11 +36,11 @@ func (j Journal) Check(tx *bbolt.Tx) (records uint64, err error) {
 			return fmt.Errorf("%w: transition %d follows %d", ErrChain, t.Seq, at.seq)
 		case t.Previous != at.hash:
 			return fmt.Errorf("%w: transition %d does not continue the one before it", ErrChain, t.Seq)
-		case t.At < int64(lastTime):
+		case t.At < lastTime:
 			return fmt.Errorf("%w: transition %d runs back in time", ErrChain, t.Seq)
 		}
 		at = checkpoint{seq: t.Seq, hash: sha256.Sum256(v)}
-		lastTime = uint64(t.At)
+		lastTime = t.At
 		records++
 		mine, err := j.checkStep(tx, t)
 		if mine {

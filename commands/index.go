@@ -98,8 +98,12 @@ func (Journal) full(tx *bbolt.Tx, e Entry) (bool, error) {
 	if _, err := storedKey(e.Key); err != nil {
 		return false, err
 	}
+	more := 0
+	if e.Command.Action == nip.Interrupt {
+		more = InterruptReserve
+	}
 	keys := countKeys(e)
-	return counter(tx, keys[0]) >= MaxUndecidedTask || counter(tx, keys[1]) >= MaxUndecidedDevice, nil
+	return counter(tx, keys[0]) >= MaxUndecidedTask+more || counter(tx, keys[1]) >= MaxUndecidedDevice+more, nil
 }
 
 // rows are the task's undecided commands in arrival order, as partial entries:
@@ -140,7 +144,8 @@ func (j Journal) load(tx *bbolt.Tx, rows []Entry) ([]Entry, error) {
 }
 
 // Undecided returns the task's commands in StateReceived, StateHeld and
-// StateDispatching, in arrival order, at most MaxUndecidedTask.
+// StateDispatching, in arrival order, at most MaxUndecidedTask and the interrupts
+// beyond it.
 func (j Journal) Undecided(tx *bbolt.Tx, task nip.TaskID) ([]Entry, error) {
 	rows, err := j.rows(tx, task)
 	if err != nil {

@@ -57,10 +57,13 @@ func sameContent(old, e Entry) bool {
 // Journal reads and changes the journal inside a transaction. It has no state of its own.
 type Journal struct{}
 
-// Limits of undecided entries, so that one device cannot fill the host.
+// Limits of undecided entries, so that one device cannot fill the host. Room is
+// kept beyond them for interrupts: a full queue must not keep anybody from
+// stopping the task.
 const (
 	MaxUndecidedTask   = 4096
 	MaxUndecidedDevice = 1024
+	InterruptReserve   = 64
 )
 
 // Names of the buckets; the package comment has their layout.

@@ -80,18 +80,27 @@ func TestFull(t *testing.T) {
 		if err := add(tx, sender(9), task(0)); !errors.Is(err, ErrFull) {
 			t.Errorf("task over its limit: %v", err)
 		}
+		for i := range InterruptReserve + 1 { // a full queue can be stopped
+			n++
+			_, err := r.Journal.Record(tx, entryFor(sender(0), command(n, nip.Interrupt, 1)), start)
+			if want := i == InterruptReserve; errors.Is(err, ErrFull) != want {
+				t.Errorf("interrupt %d of a full queue: %v", i, err)
+			}
+		}
 		return add(tx, sender(9), task(1))
 	})
 	r.check()
-	// A decided entry makes room.
+	// Decided entries make room.
 	r.update(func(tx *bbolt.Tx) error {
-		e, _, err := r.Journal.Get(tx, commandKey(sender(0), command(1, nip.Queue, 1)))
+		all, err := r.Journal.Undecided(tx, task(0))
 		if err != nil {
 			return err
 		}
-		e.State, e.Outcome = StateDone, OutcomeRemoved
-		if _, err := r.Journal.Change(tx, e, "removed", start); err != nil {
-			return err
+		for _, e := range all[:InterruptReserve+1] { // all are of the first device
+			e.State, e.Outcome = StateDone, OutcomeRemoved
+			if _, err := r.Journal.Change(tx, e, "removed", start); err != nil {
+				return err
+			}
 		}
 		return add(tx, sender(0), task(0))
 	})
