@@ -333,9 +333,9 @@ func TestMemoryLimit(t *testing.T) {
 		want, code int
 	}{"below": {32 << 20, 0}, "above": {600 << 20, 1}} {
 		t.Run(name, func(t *testing.T) {
-			// tail keeps the last line, which has no end, in memory. (This test
-			// binary would not do: the race detector alone takes more.)
-			s := shell(t, `head -c "$1" /dev/zero 2>/dev/null | tail -n 1 >/dev/null`, strconv.Itoa(row.want))
+			// dd takes its whole block as private memory. (This test binary would
+			// not do: the race detector alone takes more.)
+			s := shell(t, `dd if=/dev/zero of=/dev/null bs="$1" count=1`, strconv.Itoa(row.want))
 			s.MemoryBytes = 256 << 20
 			r, o := run(t, s)
 			exited(t, r, o, row.code)
