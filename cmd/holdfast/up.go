@@ -28,6 +28,9 @@ func upCommand(g *globals) *cobra.Command {
 	c := &cobra.Command{
 		Use: "up", Short: "Set up if needed, serve, and show a pairing code; Ctrl-C stops", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if err := o.check(); err != nil {
+				return err
+			}
 			first := !host.Initialised(g.home)
 			if err := host.Init(g.home, "", g.coreOptions()); err != nil {
 				return err

@@ -25,8 +25,9 @@ func stage(t *testing.T) (*tour, context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
+	g := &globals{stdout: t.Output(), stderr: t.Output()}
 	return &tour{
-		g: &globals{stdout: os.Stderr, stderr: os.Stderr}, exe: "/proc/self/exe", dir: dir,
+		g: g, out: &printer{g: g}, exe: "/proc/self/exe", dir: dir,
 		home: filepath.Join(dir, "home"), repo: filepath.Join(dir, "repository"),
 	}, ctx
 }

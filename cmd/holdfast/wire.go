@@ -28,6 +28,29 @@ type serveOptions struct {
 	noRelay bool
 }
 
+// check refuses wrong words before anything is opened.
+func (o *serveOptions) check() error {
+	if o.noRelay && len(o.relays) == 0 {
+		return usage("--no-relay needs at least one --relay URL")
+	}
+	if o.listen != "" {
+		if err := checkLoopback(o.listen); err != nil {
+			return err
+		}
+	}
+	seen := map[string]bool{}
+	for _, u := range o.relays {
+		if err := nip.CheckRelay(nip.RelayURL(u), true); err != nil {
+			return usage("--relay %s: %s", u, err)
+		}
+		if seen[u] {
+			return usage("--relay %s is named twice", u)
+		}
+		seen[u] = true
+	}
+	return nil
+}
+
 // parts is a host with everything it is joined to, in the order of the data
 // path: relays bring events in and take them out, the core decides.
 type parts struct {
@@ -41,6 +64,9 @@ type parts struct {
 
 // build opens the home and joins the parts. Nothing is served yet.
 func (g *globals) build(ctx context.Context, o serveOptions, onEvent func(host.Event)) (_ *parts, err error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
 	core, err := host.OpenCore(g.home, g.coreOptions())
 	if err != nil {
 		return nil, err
@@ -61,16 +87,10 @@ func (g *globals) build(ctx context.Context, o serveOptions, onEvent func(host.E
 	}
 	for _, u := range o.relays {
 		url := nip.RelayURL(u)
-		if err := nip.CheckRelay(url, true); err != nil {
-			return nil, usage("--relay %s: %s", u, err)
-		}
 		list = append(list, relay.Dial(relay.Options{URL: url, Key: core.RelayKey(), Log: g.log, Now: time.Now}))
 		if primary == "" {
 			primary = url
 		}
-	}
-	if primary == "" {
-		return nil, usage("--no-relay needs at least one --relay URL")
 	}
 	if p.stranded, err = core.SetRelay(ctx, primary); err != nil {
 		return nil, err
@@ -117,15 +137,21 @@ func loopbackAddress(name nip.RelayURL) string {
 	return s[len(prefix) : len(s)-1]
 }
 
-// listenLoopback refuses every address that other machines could reach.
-func listenLoopback(addr string) (net.Listener, error) {
+// checkLoopback refuses every address that other machines could reach.
+func checkLoopback(addr string) error {
 	hostPart, _, err := net.SplitHostPort(addr)
 	if err != nil {
-		return nil, usage("--listen %s: %s", addr, err)
+		return usage("--listen %s: %s", addr, err)
 	}
-	ip := net.ParseIP(hostPart)
-	if ip == nil || !ip.IsLoopback() {
-		return nil, usage("--listen %s: only a literal loopback address such as 127.0.0.1:7447; another machine needs a wss:// relay (--relay)", addr)
+	if ip := net.ParseIP(hostPart); ip == nil || !ip.IsLoopback() {
+		return usage("--listen %s: only a literal loopback address such as 127.0.0.1:7447; another machine needs a wss:// relay (--relay)", addr)
+	}
+	return nil
+}
+
+func listenLoopback(addr string) (net.Listener, error) {
+	if err := checkLoopback(addr); err != nil {
+		return nil, err
 	}
 	ln, err := net.Listen("tcp", addr)
 	if errors.Is(err, syscall.EADDRINUSE) {
