@@ -40,3 +40,6 @@ func Probe() Capability {
 
 // Gone fails: what was never started cannot be looked for.
 func Gone(Identity) (bool, error) { return false, ErrNotEnforceable }
+
+// Report returns the zero Report.
+func (p *Process) Report() Report { return Report{} }
