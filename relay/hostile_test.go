@@ -131,6 +131,32 @@ func TestUnwantedEvents(t *testing.T) {
 	}
 }
 
+// TestOnlyOurOwnEvents: even where the filters would take everything, only
+// private artifacts from or to this key are delivered.
+func TestOnlyOurOwnEvents(t *testing.T) {
+	k := relaytest.Key(t)
+	note := to(t, k.Public(), "a note")
+	author := relaytest.Key(t)
+	note.Kind = 1
+	if err := author.Sign(note); err != nil {
+		t.Fatal(err)
+	}
+	mine := relaytest.Event(t, k, author.Public(), relaytest.Mailbox('a'), time.Now().Unix(), "mine")
+	h := relaytest.NewHostile(t, func(c *relaytest.HostileConn) {
+		c.Login()
+		c.Await("REQ")
+		c.Event("s", note)
+		c.Event("s", to(t, author.Public(), "another's"))
+		c.Event("s", mine)
+		c.Drain()
+	})
+	l, _ := dial(t, h, func(o *relay.Options) { o.Key = k })
+	s := l.Subscribe("s", func(time.Time) []nip.Filter { return []nip.Filter{{}} })
+	if d := relaytest.Next(t, s); d.Event.Event().ID != mine.ID {
+		t.Fatalf("delivered %q", d.Event.Event().Content)
+	}
+}
+
 func TestForgedCopyDoesNotSuppress(t *testing.T) {
 	k := relaytest.Key(t)
 	honest := to(t, k.Public(), "honest")

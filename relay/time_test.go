@@ -126,19 +126,18 @@ func TestNoChallenge(t *testing.T) {
 
 func TestBackoffOfARelayThatAcceptsAndDrops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var at []time.Time
+		dials := make(chan time.Time, 100)
 		h := relaytest.NewHostilePipe(t, func(c *relaytest.HostileConn) {
-			at = append(at, time.Now())
+			dials <- time.Now()
 			if c.N == 12 {
 				c.Login()
 				time.Sleep(2 * time.Minute) // a good while, then it drops again
 			}
 		})
 		dial(t, h)
-		synctest.Wait()
-		for len(at) < 13 {
-			time.Sleep(time.Second)
-			synctest.Wait()
+		var at []time.Time
+		for range 13 {
+			at = append(at, <-dials)
 		}
 		for i := 1; i < 12; i++ {
 			want := min(time.Second<<(i-1), time.Minute)

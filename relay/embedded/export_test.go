@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"go.etcd.io/bbolt"
+
+	"holdfast/nip"
 )
 
 // Header is a store's header of that version.
@@ -44,6 +46,18 @@ func CountFile(t testing.TB, path string) (n int) {
 		t.Fatal(err)
 	}
 	return n
+}
+
+// Spoil makes the next commit for a recipient fail, as a damaged index would;
+// Heal takes that back. Neither may run beside a publish.
+func Spoil(r *Relay, recipient nip.PubKey) {
+	b, _ := raw(string(recipient))
+	r.store.used[b] = r.store.room * 2
+}
+
+func Heal(r *Relay, recipient nip.PubKey) {
+	b, _ := raw(string(recipient))
+	delete(r.store.used, b)
 }
 
 // Break makes every later transaction fail.

@@ -137,6 +137,14 @@ func TestFailedCommitStopsTheStore(t *testing.T) {
 	p := connect(t, url)
 	p.login(k)
 	has(t, "before", p.publish(event(t, k, k.Public(), "before")), "true")
+	embedded.Spoil(r, k.Public())
+	has(t, "the failure", p.publish(event(t, k, k.Public(), "after")), "error:")
+	embedded.Heal(r, k.Public())
+	has(t, "after the failure", p.publish(event(t, k, k.Public(), "after")), "error:")
+	if got, closed := p.ask("r", `{}`); closed != "" || len(got) != 1 || got[0] != "before" {
+		t.Fatalf("reading %q %q", got, closed)
+	}
+	p.raw(`["CLOSE","r"]`)
 	embedded.Break(r)
 	has(t, "websocket", p.publish(event(t, k, k.Public(), "after")), "error:")
 	var refused *relay.RefusedError
