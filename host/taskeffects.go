@@ -193,12 +193,23 @@ func storeCode(code string) nip.Code {
 		return nip.Conflict
 	case "limit_exceeded":
 		return nip.Bounds
+	case "invalid_command":
+		return nip.Malformed // a text that no task takes
 	}
 	return nip.Unavailable
 }
 
 // compileEffect makes the exact bytes, or says which code refuses.
 func (h *Host) compileEffect(ctx context.Context, k *call) (nip.TaskID, []byte, nip.Code, error) {
+	task, bytes, code, err := h.compile(ctx, k)
+	var refused *owner.Error
+	if errors.As(err, &refused) {
+		return task, nil, storeCode(refused.Code), nil
+	}
+	return task, bytes, code, err
+}
+
+func (h *Host) compile(ctx context.Context, k *call) (nip.TaskID, []byte, nip.Code, error) {
 	id := storeCommandID(k.opened.Signer, string(k.req.ID), "apply")
 	switch op := k.req.Op.(type) {
 	case nip.TaskCreate:
@@ -236,10 +247,6 @@ func (h *Host) compileEffect(ctx context.Context, k *call) (nip.TaskID, []byte, 
 
 func (h *Host) compileFor(ctx context.Context, task nip.TaskID, cmd owner.Command) (nip.TaskID, []byte, nip.Code, error) {
 	if _, err := h.settled(ctx, cmd.TaskID); err != nil {
-		var refused *owner.Error
-		if errors.As(err, &refused) {
-			return task, nil, storeCode(refused.Code), nil
-		}
 		return task, nil, "", err
 	}
 	b, err := owner.EncodeCommand(cmd)
