@@ -67,7 +67,6 @@ type tour struct {
 	task    string // the task of the longer chapters
 	first   string // the first message in run order
 	kept    string // command that was held over the kill
-	taskRev int64
 }
 
 func (g *globals) tour(parent context.Context, keep bool) (err error) {
