@@ -113,7 +113,11 @@ func doctorCommand(g *globals) *cobra.Command {
 					if !c.OK {
 						mark = "FAIL"
 					}
-					fmt.Fprintf(w, "%s  %s: %s\n", mark, c.Name, c.Detail)
+					detail := ""
+					if c.Detail != "" {
+						detail = ": " + c.Detail
+					}
+					fmt.Fprintf(w, "%s  %s%s\n", mark, c.Name, detail)
 					if !c.OK && c.Fix != "" {
 						fmt.Fprintf(w, "      fix: %s\n", c.Fix)
 					}
