@@ -33,6 +33,7 @@ type crashRig struct {
 	store  *owner.Store
 	dev    *client.Device
 	self   nip.PubKey // the device
+	relay  string     // of a relay elsewhere; "" is the host's own
 	marker string     // an argument of every turn's shell, so that /proc shows whose it is
 }
 
@@ -41,7 +42,16 @@ type crashRig struct {
 func newCrashRig(t *testing.T) *crashRig {
 	t.Helper()
 	s, ctx := stage(t)
-	r := &crashRig{tour: s, t: t, ctx: ctx, marker: "marker-" + testID(t)[:16]}
+	r := &crashRig{tour: s, t: t, ctx: ctx}
+	r.build()
+	return r
+}
+
+// build makes what newCrashRig promises, in the home that is set.
+func (r *crashRig) build() {
+	r.t.Helper()
+	t, s, ctx := r.t, r.tour, r.ctx
+	r.marker = "marker-" + testID(t)[:16]
 	r.listen = quietPort(t)
 	r.must(makeDemoRepository(ctx, s.repo))
 	r.must(host.Init(s.home, "", s.g.coreOptions()))
@@ -57,7 +67,6 @@ func newCrashRig(t *testing.T) *crashRig {
 	grant, err := r.dev.Pair(ctx, r.code)
 	r.must(err)
 	r.self = grant.Device
-	return r
 }
 
 func (r *crashRig) must(err error) {
@@ -105,7 +114,11 @@ func (r *crashRig) policy(on bool) {
 // launch starts a host and does not wait for it.
 func (r *crashRig) launch() {
 	r.t.Helper()
-	p, err := r.spawn("up", "--json", "--home", r.home, "--listen", r.listen)
+	args := []string{"up", "--json", "--home", r.home, "--listen", r.listen}
+	if r.relay != "" {
+		args = []string{"serve", "--json", "--home", r.home, "--no-relay", "--relay", r.relay}
+	}
+	p, err := r.spawn(args...)
 	r.must(err)
 	r.host = p
 }
@@ -116,6 +129,12 @@ func (r *crashRig) start() {
 	r.launch()
 	_, _, err := r.host.await(r.ctx, 0, "the host to serve", isEvent("ready"))
 	r.must(err)
+	if r.relay != "" {
+		var inv host.Invited
+		r.must(r.operator(r.ctx, &inv, "invite"))
+		r.code = inv.Code
+		return
+	}
 	code, _, err := r.host.await(r.ctx, 0, "a pairing code", isEvent("invitation"))
 	r.must(err)
 	r.code, _ = code["code"].(string)
