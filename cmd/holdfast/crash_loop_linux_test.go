@@ -277,7 +277,7 @@ func (w *crashStream) edit(ctx context.Context) {
 // spawned gives a command by a device process that is killed on the way.
 func (w *crashStream) spawned(ctx context.Context) {
 	c := w.mint()
-	c.Action, c.Text, c.Emulate = nip.Queue, w.words(""), false
+	c.Action, c.Text, c.Emulate, c.IssuedAt = nip.Queue, w.words(""), false, 0 // the process dates it
 	p, err := w.spawn("device", "queue", string(c.Task), c.Text, "--command", string(c.ID), "--based-on", strconv.FormatInt(c.BasedOn, 10), "--profile", w.profile("phone"))
 	if err != nil {
 		w.t.Error(err)
@@ -367,7 +367,9 @@ func (w *crashStream) verify() {
 	w.restart()
 	for id, m := range w.commands {
 		if e, ok := entries[string(id)]; ok {
-			_, err := w.dev.Call(w.ctx, nip.TaskCommand{Command: m.command})
+			c := m.command
+			c.IssuedAt = e.IssuedAt
+			_, err := w.dev.Call(w.ctx, nip.TaskCommand{Command: c})
 			if got, want := codeOf(err), wireCode(e); got != want {
 				w.t.Errorf("%s %q: replayed %q, the journal says %q", e.Action, e.Text, got, want)
 			}
@@ -410,7 +412,7 @@ func (w *crashStream) everyCommand(entries map[string]host.EntryView) {
 		case m.asked && m.told != "" && m.told != wireCode(e):
 			w.t.Errorf("%s %q: the device was told %s, the journal says %s %s", e.Action, e.Text, m.told, e.Outcome, e.Reason)
 		}
-		if e.BasedOn != m.command.BasedOn || e.Task != m.command.Task || e.Action != m.command.Action || !e.Edited && e.Text != m.command.Text {
+		if m.command.IssuedAt != 0 && e.IssuedAt != m.command.IssuedAt || e.BasedOn != m.command.BasedOn || e.Task != m.command.Task || e.Action != m.command.Action || !e.Edited && e.Text != m.command.Text {
 			w.t.Errorf("the journal has %+v for %+v", e, m.command)
 		}
 		tally[string(e.Action)+" "+e.Outcome]++
