@@ -290,6 +290,9 @@ func (h *Host) janitor(ctx context.Context) error {
 			if err := pruneInvitations(tx, now); err != nil {
 				return err
 			}
+			if err := pruneEnrollments(tx, now); err != nil {
+				return err
+			}
 			if err := pruneGrants(tx, now); err != nil {
 				return err
 			}
