@@ -108,9 +108,6 @@ func (c *Core) Self() nip.PubKey { return c.self }
 // Owner is the owner's public key.
 func (c *Core) Owner() nip.PubKey { return c.owner }
 
-// Home is the folder this Core was opened on.
-func (c *Core) Home() string { return c.home }
-
 // RelayKey is the host's key for authenticating to relays; it signs nothing
 // else there.
 func (c *Core) RelayKey() nip.SecretKey { return c.key }

@@ -183,26 +183,6 @@ func (c *Core) SetRelay(ctx context.Context, relay nip.RelayURL) (stranded int, 
 	return stranded, err
 }
 
-// ClassOf says how much room a key has on the embedded relay.
-func (c *Core) ClassOf(key nip.PubKey) (member, revoked bool) {
-	if key == c.self || key == c.owner {
-		return true, false
-	}
-	_ = c.db.View(func(tx *bbolt.Tx) error {
-		had := false
-		err := eachJSON(tx, bucketGrants, func(_ string, rec grantRecord) error {
-			if rec.Grant.Device == key {
-				had = true
-				member = member || rec.live(tx, c.now())
-			}
-			return nil
-		})
-		revoked = err == nil && had && !member
-		return err
-	})
-	return member, revoked
-}
-
 func verbDevices(_ context.Context, c *Core, _ json.RawMessage, emit func(any) error) error {
 	var list []nip.DeviceEntry
 	if err := c.db.View(func(tx *bbolt.Tx) (err error) {

@@ -212,6 +212,11 @@ func pageOf(label nip.Label, v *owner.View, prompt int) nip.Page {
 		CostStatus: "unknown", Artifacts: []nip.PageArtifact{}, Children: []nip.PageChild{},
 		Evidence: nip.Evidence{State: v.Evidence, TotalSteps: v.TotalSteps, Steps: []nip.Step{}, Faults: []nip.LineFault{}, MoreFaults: v.MoreFaults},
 	}
+	if whole := t.EffectivePrompt(); p.Prompt != whole {
+		p.Artifacts = append(p.Artifacts, nip.PageArtifact{Label: "prompt", State: "retained", Original: &nip.OriginalRef{
+			Source: "task", Digest: nip.DigestOf([]byte(whole)), Bytes: int64(len(whole)), MediaType: "text/plain",
+		}})
+	}
 	if v.Trace != "" && v.Digest != "" {
 		p.Evidence.Original = &nip.OriginalRef{Source: traceSource(t.Run.Turn), Digest: nip.Digest(v.Digest), Bytes: v.Bytes, MediaType: "application/jsonl"}
 	}
@@ -283,6 +288,9 @@ func (h *Host) readOriginal(w Workspace, q nip.OriginalQuery) (nip.Chunk, nip.Co
 		if c.Source != q.Original.Source || c.Digest != q.Original.Digest || c.NextByte < 0 {
 			return out, nip.Malformed, nil
 		}
+		if c.PrefixDigest != prefixDigest(q.Original, c.NextByte) {
+			return out, nip.Stale, nil
+		}
 		start = c.NextByte
 	}
 	data, total, digest, err := h.store.Original(t.ID, q.Original.Source, start, min(q.Limit, 16<<10))
@@ -297,13 +305,15 @@ func (h *Host) readOriginal(w Workspace, q nip.OriginalQuery) (nip.Chunk, nip.Co
 		out.MoreAvailable = true
 		out.Next = &nip.ChunkCursor{
 			Scope: q.Scope, Source: q.Original.Source, Digest: q.Original.Digest, NextByte: end,
-			PrefixDigest: nip.DigestOf(fmt.Appendf(nil, "%s %s %d", q.Original.Source, q.Original.Digest, end)),
-		}
-		if c := q.Cursor; c != nil && c.PrefixDigest != nip.DigestOf(fmt.Appendf(nil, "%s %s %d", c.Source, c.Digest, c.NextByte)) {
-			return nip.Chunk{}, nip.Stale, nil
+			PrefixDigest: prefixDigest(q.Original, end),
 		}
 	}
 	return out, "", nil
+}
+
+// prefixDigest binds a chunk's cursor to the original and the place.
+func prefixDigest(o nip.OriginalRef, end int64) nip.Digest {
+	return nip.DigestOf(fmt.Appendf(nil, "%s %s %d", o.Source, o.Digest, end))
 }
 
 // cut shortens s to at most n bytes on a character boundary.

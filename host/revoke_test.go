@@ -168,6 +168,10 @@ func TestRevokeRace(t *testing.T) {
 		if got := r.task(task).Revision; got != atReturn {
 			t.Fatalf("revision %d when Revoke returned, %d afterwards", atReturn, got)
 		}
+		if _, err := r.c.StopTask(t.Context(), owner.TaskID(task), "done with"); err != nil { // so that it costs later rounds nothing
+			t.Fatal(err)
+		}
+		r.h.taskChanged(owner.TaskID(task))
 		switch c := code(r.read(d, out[0])); {
 		case c == "" && atReturn == 2:
 			applied++

@@ -146,7 +146,11 @@ func memDir(t testing.TB) string {
 // workspace is no repository: whoever runs turns makes it one.
 func newRig(t testing.TB) *rig {
 	t.Helper()
-	dir := memDir(t)
+	return newRigIn(t, memDir(t))
+}
+
+func newRigIn(t testing.TB, dir string) *rig {
+	t.Helper()
 	r := &rig{t: t, dir: dir, home: filepath.Join(dir, "home"), repo: filepath.Join(dir, "project"), clock: &clock{}, owner: device{key: newKey(t)}}
 	r.clock.at.Store(time.Now().Unix())
 	if err := os.Mkdir(r.repo, 0o755); err != nil {
@@ -537,4 +541,13 @@ func (r *rig) git() {
 			r.t.Fatalf("git %v: %v\n%s", args, err, out)
 		}
 	}
+}
+
+func mustRaw(t testing.TB, v any) json.RawMessage {
+	t.Helper()
+	raw, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
 }

@@ -3,6 +3,8 @@ package nip
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"slices"
+	"strconv"
 	"unicode/utf8"
 
 	"github.com/btcsuite/btcd/btcec/v2/schnorr"
@@ -11,7 +13,7 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 )
 
-// The bounds of an event. A kind 3188 event has exactly three tags of two
+// The bounds of an event. A private artifact has exactly three tags of two
 // strings; the others bound the rest of what a relay sends, authentication
 // events for instance.
 const (
@@ -24,8 +26,10 @@ const (
 
 // VerifyEvent checks the bounds and the shape of ev, recomputes its ID and
 // checks its signature, in this order, the costly step last. A kind 3188 event
-// must carry exactly the tags p, h and t of a private artifact. It works on a
-// copy and never panics, whatever ev holds.
+// must carry the tags p, h and t of a private artifact; an expiration (NIP-40)
+// may stand beside them, because that one is between a publisher and its relay.
+// Open, which reads the artifact, refuses it. It works on a copy and never
+// panics, whatever ev holds.
 func VerifyEvent(ev *Event) (Verified, error) {
 	if ev == nil {
 		return Verified{}, fault(Malformed, layerEvent, "no event")
@@ -37,7 +41,11 @@ func VerifyEvent(ev *Event) (Verified, error) {
 		return Verified{}, fault(Malformed, layerEvent, "id or sig is not lowercase hex of its length")
 	}
 	if ev.Kind == KindArtifact {
-		if _, err := artifactTags(ev); err != nil {
+		bare := *ev
+		if i := expirationAt(ev); i >= 0 {
+			bare.Tags = slices.Delete(slices.Clone(ev.Tags), i, i+1)
+		}
+		if _, err := artifactTags(&bare); err != nil {
 			return Verified{}, err
 		}
 	}
@@ -122,6 +130,31 @@ func artifactTags(ev *Event) (artifactTag, error) {
 		}
 	}
 	return out, nil
+}
+
+// Expiration returns the time (Unix seconds) after which relays show ev to
+// nobody (NIP-40); false for an event without an expiration tag, or with one
+// that is no time.
+func Expiration(ev *Event) (at int64, ok bool) {
+	i := expirationAt(ev)
+	if i < 0 {
+		return 0, false
+	}
+	at, err := strconv.ParseInt(ev.Tags[i][1], 10, 64)
+	return at, err == nil
+}
+
+// expirationAt is the place of the first expiration tag that holds a time in
+// decimal digits, -1 where there is none. A second one is left for artifactTags
+// to refuse.
+func expirationAt(ev *Event) int {
+	return slices.IndexFunc(ev.Tags, func(tag nostr.Tag) bool {
+		if len(tag) != 2 || tag[0] != "expiration" {
+			return false
+		}
+		n, err := strconv.ParseInt(tag[1], 10, 64)
+		return err == nil && n >= 0 && n <= maxInt && strconv.FormatInt(n, 10) == tag[1]
+	})
 }
 
 func eventHash(ev *Event) [32]byte { return sha256.Sum256(ev.Serialize()) }

@@ -2,6 +2,7 @@ package nip_test
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 
@@ -81,7 +82,20 @@ func TestVerifyEventRefuses(t *testing.T) {
 		{"no tags", func(ev *nip.Event) { ev.Tags = nil; resign(ev) }, nip.Malformed},
 		{"an empty tag", func(ev *nip.Event) { ev.Tags[2] = nostr.Tag{}; resign(ev) }, nip.Malformed},
 		{"two tags", func(ev *nip.Event) { ev.Tags = ev.Tags[:2]; resign(ev) }, nip.Malformed},
-		{"a fourth tag", func(ev *nip.Event) { ev.Tags = append(ev.Tags, nostr.Tag{"expiration", "1"}); resign(ev) }, nip.Malformed},
+		{"a fourth tag", func(ev *nip.Event) { ev.Tags = append(ev.Tags, nostr.Tag{"e", "1"}); resign(ev) }, nip.Malformed},
+		{"two expirations", func(ev *nip.Event) {
+			ev.Tags = append(ev.Tags, nostr.Tag{"expiration", "1"}, nostr.Tag{"expiration", "1"})
+			resign(ev)
+		}, nip.Malformed},
+		{"an expiration in place of a tag", func(ev *nip.Event) { ev.Tags[0] = nostr.Tag{"expiration", "1"}; resign(ev) }, nip.Malformed},
+		{"an expiration that is no time", func(ev *nip.Event) { ev.Tags = append(ev.Tags, nostr.Tag{"expiration", "soon"}); resign(ev) }, nip.Malformed},
+		{"a negative expiration", func(ev *nip.Event) { ev.Tags = append(ev.Tags, nostr.Tag{"expiration", "-1"}); resign(ev) }, nip.Malformed},
+		{"an expiration with a sign", func(ev *nip.Event) { ev.Tags = append(ev.Tags, nostr.Tag{"expiration", "+1"}); resign(ev) }, nip.Malformed},
+		{"an expiration of three", func(ev *nip.Event) { ev.Tags = append(ev.Tags, nostr.Tag{"expiration", "1", "2"}); resign(ev) }, nip.Malformed},
+		{"an expiration beyond 2^53-1", func(ev *nip.Event) {
+			ev.Tags = append(ev.Tags, nostr.Tag{"expiration", "9007199254740992"})
+			resign(ev)
+		}, nip.Malformed},
 		{"a third element", func(ev *nip.Event) { ev.Tags[0] = append(ev.Tags[0], "wss://x/"); resign(ev) }, nip.Malformed},
 		{"a repeated tag", func(ev *nip.Event) { ev.Tags[2] = ev.Tags[0]; resign(ev) }, nip.Malformed},
 		{"another tag", func(ev *nip.Event) { ev.Tags[2] = nostr.Tag{"e", "oa:artifact:v1"}; resign(ev) }, nip.Malformed},
@@ -114,6 +128,30 @@ func TestVerifyEventTagsInAnyOrder(t *testing.T) {
 	}
 	if o, err := nip.Open(v, deviceKey); err != nil || o.Recipient != device {
 		t.Error(err)
+	}
+}
+
+// TestExpirationIsForRelays: a relay may verify an artifact with an expiration,
+// wherever the tag stands; a reader refuses it.
+func TestExpirationIsForRelays(t *testing.T) {
+	for place := range 4 {
+		ev := sealedGrant(t)
+		ev.Tags = slices.Insert(ev.Tags, place, nostr.Tag{"expiration", "1790000000"})
+		if err := hostKey.Sign(ev); err != nil {
+			t.Fatal(err)
+		}
+		v, err := nip.VerifyEvent(ev)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if at, ok := nip.Expiration(v.Event()); !ok || at != 1790000000 || len(v.Event().Tags) != 4 {
+			t.Errorf("expiration %d, %v, tags %v", at, ok, v.Event().Tags)
+		}
+		_, err = nip.Open(v, deviceKey)
+		wantFault(t, err, nip.Malformed, "event")
+	}
+	if _, ok := nip.Expiration(sealedGrant(t)); ok {
+		t.Error("an expiration out of nothing")
 	}
 }
 

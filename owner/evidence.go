@@ -140,6 +140,11 @@ func (e *execution) openTranscript(ctx context.Context, a *admittedTurn) (*trans
 		"read": a.spec.Read, "environment": e.grant.Environment, "wall_seconds": e.grant.WallSeconds,
 		"stream_bytes": e.grant.StreamBytes, "memory_bytes": e.grant.MemoryBytes, "slot": a.spec.Slot,
 	}})
+	if w := t.Worktree; w != nil {
+		// Whoever reads the page must not take the workspace's files for what the turn saw.
+		steps = append(steps, traceStep{source: "system", message: "works in a worktree of its own, made from commit " + w.Base +
+			"; changes of the workspace that were not committed then are not seen"})
+	}
 	for _, s := range steps {
 		if err := tr.step(ctx, s); err != nil {
 			return tr, err

@@ -32,10 +32,11 @@ func TestPromptCommandTurn(t *testing.T) {
 	if r := records[1]; r.Source != "user" || r.Message != "the prompt of t" {
 		t.Fatalf("first step %+v", r)
 	}
-	for _, m := range []string{"admitted", "dispatched", "result"} {
+	tree := task.Worktree
+	for _, m := range []string{"admitted", "dispatched", "result",
+		"works in a worktree of its own, made from commit " + tree.Base + "; changes of the workspace that were not committed then are not seen"} {
 		step(t, records, m)
 	}
-	tree := task.Worktree
 	if tree == nil || tree.Base != w.git("rev-parse", "HEAD") || tree.Path != filepath.Join(w.s.WorktreeRoot("t"), "project") {
 		t.Fatalf("worktree %+v", tree)
 	}

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"errors"
 	"os"
 	"strconv"
 	"strings"
@@ -29,7 +30,9 @@ func Gone(id Identity) (bool, error) {
 
 // namespaceInUse reports whether a process that can be seen lives in the PID
 // namespace of a group. Processes of other users are passed over: the group's
-// are this user's, or everybody's where this is root.
+// are this user's, or everybody's where this is root. So are zombies: after the
+// death of a supervisor the group's init is reaped by the machine's first
+// process, which in a container may take its time or never do it.
 func namespaceInUse(id Identity) (bool, error) {
 	if id.PIDNS == 0 {
 		return false, nil
@@ -48,12 +51,26 @@ func namespaceInUse(id Identity) (bool, error) {
 		if link, err := os.Readlink(procDir(pid) + "/ns/pid"); err != nil || link != want {
 			continue
 		}
+		if runsNoMore(pid) {
+			continue
+		}
 		if recycled(pid, id) {
 			return false, nil
 		}
 		found = true
 	}
 	return found, nil
+}
+
+// runsNoMore reports whether a process is gone or a zombie. Not knowing is not
+// knowing it ended.
+func runsNoMore(pid int) bool {
+	id, err := procid.Of(pid)
+	if err != nil {
+		return errors.Is(err, os.ErrNotExist)
+	}
+	alive, err := procid.Alive(id)
+	return err == nil && !alive
 }
 
 // recycled reports whether a process is the init of another, later namespace

@@ -34,9 +34,14 @@ var ErrUnsupported = errors.New("process identities need linux")
 
 // stat is the part of /proc/PID/stat that is used here.
 type stat struct {
-	state byte
-	start uint64
+	state   byte
+	threads uint64
+	start   uint64
 }
+
+// over says that no thread of the process runs any more. A process whose first
+// thread alone has ended shows the same state as a zombie.
+func (s stat) over() bool { return (s.state == 'Z' || s.state == 'X') && s.threads <= 1 }
 
 // parseStat reads a /proc/PID/stat line. The second field is the program's own
 // choice of up to 15 bytes in parentheses, and may itself hold spaces,
@@ -47,7 +52,7 @@ func parseStat(line string) (stat, error) {
 		return stat{}, errors.New("parse process stat: no command field")
 	}
 	fields := strings.Fields(line[end+1:])
-	// Field 3 (state) is fields[0]; field 22 (start time) is fields[19].
+	// Field 3 (state) is fields[0], field 20 (threads) fields[17], field 22 (start time) fields[19].
 	if len(fields) < 20 || len(fields[0]) != 1 {
 		return stat{}, errors.New("parse process stat: too few fields")
 	}
@@ -55,5 +60,9 @@ func parseStat(line string) (stat, error) {
 	if err != nil {
 		return stat{}, fmt.Errorf("parse process stat: start time: %w", err)
 	}
-	return stat{state: fields[0][0], start: start}, nil
+	threads, err := strconv.ParseUint(fields[17], 10, 64)
+	if err != nil {
+		return stat{}, fmt.Errorf("parse process stat: threads: %w", err)
+	}
+	return stat{state: fields[0][0], threads: threads, start: start}, nil
 }

@@ -29,10 +29,28 @@ func TestParseStat(t *testing.T) {
 			if (err != nil) != row.bad {
 				t.Fatalf("error %v, want error %v", err, row.bad)
 			}
-			if got.state != row.state || got.start != row.start {
+			if got.state != row.state || got.start != row.start || !row.bad && got.threads != 1 {
 				t.Errorf("got %+v", got)
 			}
 		})
+	}
+}
+
+// A process goes on when only its first thread has ended.
+func TestOver(t *testing.T) {
+	for _, row := range []struct {
+		name string
+		stat stat
+		over bool
+	}{
+		{"running", stat{state: 'R', threads: 1}, false},
+		{"zombie", stat{state: 'Z', threads: 1}, true},
+		{"zombie that was let go", stat{state: 'X'}, true},
+		{"first thread ended, others run", stat{state: 'Z', threads: 2}, false},
+	} {
+		if got := row.stat.over(); got != row.over {
+			t.Errorf("%s: over %v", row.name, got)
+		}
 	}
 }
 

@@ -44,7 +44,7 @@ func Alive(id ID) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return st.start == id.StartTime && st.state != 'Z' && st.state != 'X', nil
+	return st.start == id.StartTime && !st.over(), nil
 }
 
 // hidden tells a missing process from one that a hidepid mount conceals.

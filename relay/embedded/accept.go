@@ -2,6 +2,7 @@ package embedded
 
 import (
 	"errors"
+	"math"
 	"sync"
 	"time"
 
@@ -24,6 +25,7 @@ const (
 	tooLarge     refusal = "invalid: event too large for a key that is not paired"
 	tooFast      refusal = "rate-limited: too many events from keys that are not paired; wait a minute"
 	future       refusal = "invalid: created_at lies too far in the future"
+	expired      refusal = "invalid: the event has expired"
 	notVerified  refusal = "invalid: the event's id, signature or tags do not hold"
 )
 
@@ -49,6 +51,8 @@ func (r *Relay) accept(key nip.PubKey, address string, via nip.RelayURL, ev *nip
 		return nil, none, otherAuthor
 	case int64(ev.CreatedAt) > r.o.Now().Unix()+futureMost:
 		return nil, none, future
+	case ended(expiration(ev), r.o.Now()):
+		return nil, none, expired
 	case class == Stranger && !r.o.Served(nip.PubKey(recipientOf(ev))):
 		return nil, none, notServed
 	case class == Stranger && len(ev.Content) > strangerEvent:
@@ -73,7 +77,7 @@ func (r *Relay) accept(key nip.PubKey, address string, via nip.RelayURL, ev *nip
 // stored are our own encoding of the verified event, never what came in.
 func newRecord(v nip.Verified, via nip.RelayURL) (*record, bool) {
 	ev := v.Event()
-	rec := &record{created: uint64(ev.CreatedAt), via: via, json: nip.EncodeEvent(ev)}
+	rec := &record{created: uint64(ev.CreatedAt), expires: expiration(ev), via: via, json: nip.EncodeEvent(ev)}
 	var ok [4]bool
 	rec.id, ok[0] = raw(ev.ID)
 	rec.author, ok[1] = raw(ev.PubKey)
@@ -85,6 +89,20 @@ func newRecord(v nip.Verified, via nip.RelayURL) (*record, bool) {
 	}
 	return rec, ok == [4]bool{true, true, true, true} && rec.json != nil
 }
+
+// never is the end of what has none.
+const never = math.MaxUint64
+
+// expiration is when the publisher wants ev to be gone (NIP-40).
+func expiration(ev *nip.Event) uint64 {
+	if at, ok := nip.Expiration(ev); ok {
+		return uint64(at)
+	}
+	return never
+}
+
+// ended reports whether something with that end is shown to nobody any more.
+func ended(ends uint64, now time.Time) bool { return ends <= uint64(max(now.Unix(), 0)) }
 
 // rates counts strangers' events by address and minute.
 type rates struct {

@@ -96,7 +96,7 @@ func (c *committer) commit(group []*job) {
 		}
 	}
 	for _, j := range group {
-		if err == nil {
+		if err == nil && !ended(j.rec.expires, c.now()) {
 			c.fanout(j.rec, j.v)
 		}
 		j.done(err)
@@ -139,7 +139,7 @@ func (st *store) put(tx *bbolt.Tx, r *record, now time.Time) (bool, error) {
 	if r.stranger {
 		life = strangerLife
 	}
-	r.ends = uint64(now.Add(life).Unix())
+	r.ends = min(uint64(now.Add(life).Unix()), r.expires)
 	n, err := events.NextSequence()
 	if err != nil {
 		return false, err

@@ -9,9 +9,10 @@
 // client must authenticate) and NIP-11. It keeps private artifacts, kind 3188,
 // and nothing else: stored, by ID and live, an event is shown only to its
 // author and its recipient, and only its author may publish it. COUNT is
-// refused. An expiration tag (NIP-40) cannot stand on a private artifact, which
-// has exactly three tags; what this relay keeps has an end all the same, as
-// its room says.
+// refused. An expiration tag (NIP-40) is the publisher's wish to this relay:
+// refused once past, shown to nobody and swept from then on. Readers of
+// artifacts refuse an event that carries one. What has no such tag ends as its
+// room says.
 //
 // Room. A member's events last 30 days within 64 MiB a recipient, the oldest
 // out first. A stranger (a key that the host does not know) may write only to

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -337,13 +338,14 @@ func TestDocument(t *testing.T) {
 	address := "http" + strings.TrimPrefix(string(url), "ws")
 	resp := get(t, address, func(r *http.Request) { r.Header.Set("Accept", "application/nostr+json, */*") })
 	var doc struct {
+		NIPs       []int          `json:"supported_nips"`
 		Extensions []string       `json:"supported_extensions"`
 		Limitation map[string]any `json:"limitation"`
 	}
 	if err := json.UnmarshalRead(resp.Body, &doc); err != nil {
 		t.Fatal(err)
 	}
-	if len(doc.Extensions) != 1 || doc.Extensions[0] != "oa-private-artifacts-v1" || doc.Limitation["max_message_length"] != 131072.0 || doc.Limitation["auth_required"] != true {
+	if !slices.Equal(doc.NIPs, []int{1, 11, 40, 42}) || len(doc.Extensions) != 1 || doc.Extensions[0] != "oa-private-artifacts-v1" || doc.Limitation["max_message_length"] != 131072.0 || doc.Limitation["auth_required"] != true {
 		t.Fatalf("document %+v", doc)
 	}
 	if resp := get(t, address, func(*http.Request) {}); resp.StatusCode != http.StatusUpgradeRequired {

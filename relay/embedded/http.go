@@ -126,7 +126,7 @@ func (r *Relay) document(w http.ResponseWriter) {
 		"name":                 "holdfast",
 		"description":          "private artifacts between a host and its devices",
 		"software":             "holdfast",
-		"supported_nips":       []int{1, 11, 42},
+		"supported_nips":       []int{1, 11, 40, 42},
 		"supported_extensions": []string{"oa-private-artifacts-v1"},
 		"limitation": map[string]any{
 			"max_message_length": maxFrame, "max_subscriptions": maxSubs, "max_limit": maxLimit, "default_limit": defaultLimit,

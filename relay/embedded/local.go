@@ -208,7 +208,7 @@ func (s *localSub) session() (pause time.Duration, ended bool) {
 		return retryRefused, false
 	}
 	for _, h := range hits {
-		rec, err := r.store.load(h.id)
+		rec, err := r.store.load(h.id, r.o.Now())
 		if err != nil || rec == nil || !r.reg.sending(reg, h.id) {
 			continue
 		}
@@ -280,6 +280,9 @@ func (s *localSub) lose(string) {
 }
 
 func (s *localSub) deliver(e *live) bool {
+	if ended(e.ends, s.l.r.o.Now()) {
+		return true // it expired in the line
+	}
 	s.l.received.Add(1)
 	return s.feed.Deliver(s.l.ctx.Done(), relay.Delivery{Relay: e.via, Event: e.v})
 }

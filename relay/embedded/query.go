@@ -53,8 +53,8 @@ func (st *store) find(key nip.PubKey, filters []nip.Filter, now time.Time) (hits
 	return hits[:min(len(hits), maxLimit)], err
 }
 
-// load reads one event; nil when it has left since it was found.
-func (st *store) load(id [32]byte) (r *record, err error) {
+// load reads one event; nil when it has left, or ended, since it was found.
+func (st *store) load(id [32]byte, now time.Time) (r *record, err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer guard(&err, func() {})
 	err = st.db.View(func(tx *bbolt.Tx) error {
@@ -65,6 +65,9 @@ func (st *store) load(id [32]byte) (r *record, err error) {
 		r, err = decodeRecord(id[:], v)
 		return err
 	})
+	if r != nil && ended(r.ends, now) {
+		return nil, err
+	}
 	return r, err
 }
 

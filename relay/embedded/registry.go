@@ -23,6 +23,7 @@ type live struct {
 	v    nip.Verified
 	via  nip.RelayURL
 	json []byte
+	ends uint64 // an expiration may come while the event waits for its turn
 }
 
 // listener is one subscription. Everything but key and take is guarded by the
@@ -101,7 +102,7 @@ func (g *registry) settle(l *listener) []*live {
 	defer g.mu.Unlock()
 	var out []*live
 	for _, e := range l.pending {
-		if _, done := l.snapshot[e.id]; !done {
+		if _, done := l.snapshot[e.id]; !done && !ended(e.ends, g.now()) {
 			out = append(out, e)
 		}
 	}
@@ -116,7 +117,7 @@ func (g *registry) settle(l *listener) []*live {
 // author or its recipient.
 func (g *registry) fanout(rec *record, v nip.Verified) {
 	ev := v.Event()
-	e := &live{id: rec.id, v: v, via: rec.via, json: rec.json}
+	e := &live{id: rec.id, v: v, via: rec.via, json: rec.json, ends: rec.expires}
 	recipient := nip.PubKey(recipientOf(ev))
 	now := g.now()
 	g.mu.Lock()

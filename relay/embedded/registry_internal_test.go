@@ -43,3 +43,27 @@ func TestOverlapOfReplayAndLive(t *testing.T) {
 		}
 	}
 }
+
+// TestExpiresInLine: a live event that expires while a replay runs is not shown
+// after it.
+func TestExpiresInLine(t *testing.T) {
+	at := time.Now()
+	g := newRegistry(func() time.Time { return at })
+	k := relaytest.Key(t)
+	l := &listener{key: k.Public(), filters: []nip.Filter{{}}, take: func(*live) { t.Error("shown during a replay") }}
+	g.add(l)
+	v, err := nip.VerifyEvent(relaytest.Event(t, k, k.Public(), relaytest.Mailbox('a'), at.Unix(), "x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec, ok := newRecord(v, "")
+	if !ok {
+		t.Fatal("no record")
+	}
+	rec.expires = uint64(at.Unix() + 10)
+	g.fanout(rec, v)
+	at = at.Add(10 * time.Second)
+	if late := g.settle(l); late != nil {
+		t.Error("an expired event was shown after the replay")
+	}
+}

@@ -250,6 +250,7 @@ func checkHeader(tx *bbolt.Tx) error {
 type record struct {
 	id, author, recipient, mailbox [32]byte
 	created, ends, arrival         uint64
+	expires                        uint64 // its publisher's wish, part of ends once stored; not in the file
 	stranger                       bool
 	via                            nip.RelayURL // the name that its publisher authenticated with
 	json                           []byte

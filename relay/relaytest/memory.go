@@ -124,6 +124,9 @@ func (l *memoryLink) Publish(ctx context.Context, ev *nip.Event) error {
 	if ev.PubKey != string(l.key) {
 		return relay.NewRefused(l.m.url, "restricted: publish your own events only")
 	}
+	if at, ok := nip.Expiration(ev); ok && at <= time.Now().Unix() {
+		return relay.NewRefused(l.m.url, "invalid: the event has expired")
+	}
 	v, err := nip.VerifyEvent(ev)
 	if err != nil {
 		return relay.NewRefused(l.m.url, "invalid: "+err.Error())

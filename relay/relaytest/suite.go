@@ -32,6 +32,7 @@ func Suite(t *testing.T, world func(t *testing.T) World) {
 		{"only the author may publish", otherAuthor},
 		{"another kind is refused", otherKind},
 		{"a changed event is refused", changed},
+		{"what has expired is refused, what has not is shown", expiring},
 		{"limit zero is live only", limitZero},
 		{"a limit gives the newest, newest first", limited},
 		{"mailbox, since and until narrow", narrowed},
@@ -186,6 +187,26 @@ func changed(t *testing.T, s *scene) {
 	refused(t, s.try(ev), "invalid")
 	ev.Content = "x"
 	Publish(t, s.deviceLink, ev) // the forged copy did not take its ID
+}
+
+func expiring(t *testing.T, s *scene) {
+	sub := s.hostLink.Subscribe("s", To(s.host.Public()))
+	AwaitEOSE(t, sub)
+	for _, d := range []int64{-60, 3600} {
+		ev := Event(t, s.device, s.host.Public(), Mailbox('a'), s.now, "x")
+		ev.Tags = append(ev.Tags, nostr.Tag{"expiration", fmt.Sprint(s.now + d)})
+		if err := s.device.Sign(ev); err != nil {
+			t.Fatal(err)
+		}
+		if d < 0 {
+			refused(t, s.try(ev), "invalid")
+			continue
+		}
+		Publish(t, s.deviceLink, ev)
+		if d := Next(t, sub); d.Event.Event().ID != ev.ID {
+			t.Fatal("another event")
+		}
+	}
 }
 
 func limitZero(t *testing.T, s *scene) {
