@@ -200,6 +200,12 @@ func (h *Host) republish(ctx context.Context, devices []nip.PubKey) error {
 			}
 			h.log.Error().Err(err).Str("task", string(r.ID)).Msg("summary could not be made")
 		}
+		if err := h.publishPage(ctx, r.ID); err != nil {
+			if fatal(err) {
+				return err
+			}
+			h.log.Error().Err(err).Str("task", string(r.ID)).Msg("page could not be made")
+		}
 	}
 	return nil
 }

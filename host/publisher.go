@@ -152,6 +152,9 @@ func (p *publisher) one(ctx context.Context, id owner.TaskID) error {
 	if err := p.h.publish(ctx, id); err != nil {
 		return err
 	}
+	if err := p.h.publishPage(ctx, id); err != nil {
+		return err
+	}
 	p.published[id] = t.Revision
 	return nil
 }
