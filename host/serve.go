@@ -95,7 +95,7 @@ func (h *Host) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-h.db.Poisoned():
-			return commit.ErrPoisoned
+			return h.db.View(func(*bbolt.Tx) error { return nil }) // ErrPoisoned with its cause
 		}
 	})
 	for _, loop := range []func(context.Context) error{

@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"syscall"
 
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
-	"holdfast/commands"
 	"holdfast/host"
 	"holdfast/internal/commit"
 	"holdfast/owner"
@@ -121,6 +121,8 @@ func classify(err error) *cliError {
 			exit = exitBusy
 		case "not_enforceable":
 			exit = exitSandbox
+		case "damaged", "newer":
+			exit = exitCorrupt
 		}
 		return &cliError{Exit: exit, Code: oe.Code, Message: oe.Message}
 	case errors.As(err, &refused):
@@ -132,12 +134,14 @@ func classify(err error) *cliError {
 			exit = exitSandbox
 		}
 		return &cliError{Exit: exit, Code: refused.Code, Message: msg}
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		// Before "damaged": a store whose commit found no room holds what it held.
+		return &cliError{Exit: exitFailed, Code: "disk_full", Message: msg, Hint: "free some room and start again; what was not on disk was not acknowledged"}
 	case errors.Is(err, host.ErrBusy), errors.Is(err, commit.ErrLocked), errors.Is(err, embedded.ErrLocked):
 		return &cliError{Exit: exitBusy, Code: "busy", Message: msg, Hint: "stop the other one, or use another --home or --listen"}
 	case errors.Is(err, commit.ErrNewer), errors.Is(err, owner.ErrNewer), errors.Is(err, embedded.ErrNewer):
 		return &cliError{Exit: exitCorrupt, Code: "newer", Message: msg, Hint: "use the newer holdfast"}
-	case errors.Is(err, commit.ErrCorrupt), errors.Is(err, owner.ErrCorrupt), errors.Is(err, embedded.ErrCorrupt),
-		errors.Is(err, owner.ErrUnsafe), errors.Is(err, commands.ErrChain), errors.Is(err, commit.ErrPoisoned):
+	case host.Damaged(err), errors.Is(err, embedded.ErrCorrupt), errors.Is(err, embedded.ErrFailed):
 		return &cliError{Exit: exitCorrupt, Code: "damaged", Message: msg, Hint: "nothing was changed; holdfast check names the file"}
 	case errors.Is(err, sandbox.ErrNotEnforceable):
 		return &cliError{Exit: exitSandbox, Code: "not_enforceable", Message: msg, Hint: "holdfast doctor says what to change"}

@@ -37,6 +37,7 @@ func relayCommand(g *globals) *cobra.Command {
 			out.line(map[string]any{"event": "ready", "relay": name}, "relay serves "+string(name)+"; stop: Ctrl-C")
 			eg, ctx := errgroup.WithContext(c.Context())
 			eg.Go(func() error { <-ctx.Done(); return r.Close() })
+			eg.Go(func() error { return relayFailure(ctx, r) })
 			eg.Go(func() error {
 				if err := r.Serve(ln); err != nil && ctx.Err() == nil {
 					return err

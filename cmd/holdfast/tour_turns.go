@@ -64,7 +64,7 @@ func (t *tour) command(ctx context.Context, args ...string) (sent, error) {
 }
 
 // running waits until the task's turn really runs: the process is recorded and
-// its first output is in the transcript.
+// its program has written the prompt down.
 func (t *tour) running(ctx context.Context, turn int) (owner.Task, error) {
 	var last owner.Task
 	err := t.until(ctx, fmt.Sprintf("turn %d to run", turn), func(s *owner.Store) (bool, error) {
@@ -76,8 +76,11 @@ func (t *tour) running(ctx context.Context, turn int) (owner.Task, error) {
 		if now.Turn() != turn || now.Run == nil || now.Run.Process == nil {
 			return false, nil
 		}
-		v, err := s.View(now.ID, 200, 1<<20, nil)
-		return err == nil && v.TotalSteps > 3, err
+		raw, err := os.ReadFile(filepath.Join(now.Worktree.Path, "notes.txt"))
+		if errors.Is(err, os.ErrNotExist) {
+			return false, nil
+		}
+		return strings.HasSuffix(string(raw), now.EffectivePrompt()+"\n"), err
 	})
 	return last, err
 }

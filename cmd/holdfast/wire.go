@@ -173,6 +173,7 @@ func (p *parts) run(ctx context.Context, ready func() error) error {
 			}
 			return nil
 		})
+		g.Go(func() error { return relayFailure(ctx, p.embedded) })
 	}
 	g.Go(func() error { return p.core.ServeOperator(ctx) })
 	g.Go(func() error { return p.host.Run(ctx) })
@@ -186,6 +187,17 @@ func (p *parts) run(ctx context.Context, ready func() error) error {
 		return ready()
 	})
 	return g.Wait()
+}
+
+// relayFailure ends with the relay's store: a host whose own relay takes
+// nothing any more is deaf, and only a new start mends it.
+func relayFailure(ctx context.Context, r *embedded.Relay) error {
+	select {
+	case <-r.Failed():
+		return r.Failure()
+	case <-ctx.Done():
+		return nil
+	}
 }
 
 func (p *parts) close() error {

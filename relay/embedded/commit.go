@@ -91,6 +91,8 @@ func (c *committer) commit(group []*job) {
 	if !c.store.broken.Load() {
 		if err = c.store.write(group, c.now()); err != nil {
 			c.store.broken.Store(true)
+			c.store.cause = err
+			close(c.store.failed)
 			c.log.Error().Err(err).Msg("relay store failed; it takes nothing more until it is opened again")
 			err = errBroken
 		}

@@ -99,6 +99,20 @@ func Open(o Options) (*Relay, error) {
 // is for Class to say.
 func (r *Relay) Disconnect(key nip.PubKey) { r.reg.disconnect(key) }
 
+// Failed is closed when a commit failed. From then on nothing is taken: whoever
+// runs the relay ends it, and opening it again says what is on disk.
+func (r *Relay) Failed() <-chan struct{} { return r.store.failed }
+
+// Failure says why, once Failed is closed: ErrFailed with its cause.
+func (r *Relay) Failure() error {
+	select {
+	case <-r.store.failed:
+		return fmt.Errorf("%w: %w", ErrFailed, r.store.cause)
+	default:
+		return nil
+	}
+}
+
 // Close ends servers, connections and local links, and closes the store. What
 // was answered OK true is on disk.
 func (r *Relay) Close() error {

@@ -14,3 +14,6 @@ var (
 
 // ErrNotLoopback is returned by Serve for a listener that other machines reach.
 var ErrNotLoopback = errors.New("the embedded relay listens on a loopback address only; put a TLS proxy before it")
+
+// ErrFailed is wrapped by Failure: whether the last commit landed is unknown until the store is opened again.
+var ErrFailed = errors.New("a commit of the relay's store failed; it must be opened again")

@@ -52,9 +52,11 @@ var (
 type store struct {
 	db     *bbolt.DB
 	jobs   chan *job
-	broken atomic.Bool // a commit failed: nothing is written until reopened
-	room   int64       // memberRoom
-	pool   int         // strangerRoom
+	broken atomic.Bool   // a commit failed: nothing is written until reopened
+	cause  error         // why; set before failed is closed
+	failed chan struct{} // closed once broken
+	room   int64         // memberRoom
+	pool   int           // strangerRoom
 	// Of the committer alone.
 	used      map[[32]byte]int64 // bytes of members' events by recipient
 	strangers int
@@ -91,7 +93,7 @@ func openStore(path string, now time.Time) (st *store, err error) {
 	case err != nil:
 		return nil, fmt.Errorf("open relay store %s: %w", path, err)
 	}
-	st = &store{db: db, room: memberRoom, pool: strangerRoom, jobs: make(chan *job, 256), used: map[[32]byte]int64{}}
+	st = &store{db: db, room: memberRoom, pool: strangerRoom, jobs: make(chan *job, 256), failed: make(chan struct{}), used: map[[32]byte]int64{}}
 	if err := st.begin(now); err != nil {
 		db.Close()
 		return nil, err
