@@ -107,6 +107,12 @@ func (p *publisher) run(ctx context.Context) error {
 					}
 					p.h.log.Error().Err(err).Msg("presence failed; the next minute tries again")
 				}
+				if err := p.h.hints.publish(ctx); err != nil && ctx.Err() == nil {
+					if fatal(err) {
+						return err
+					}
+					p.h.log.Error().Err(err).Msg("hints failed; the next minute tries again")
+				}
 			}
 		}
 		select {
