@@ -71,10 +71,40 @@ func checkHome(home string) error {
 	return nil
 }
 
-// Initialised reports whether home holds a store.
+// Initialised reports whether home holds a store, or what is left of one: a
+// home whose host.db was lost must never pass for a new one.
 func Initialised(home string) bool {
 	_, err := os.Lstat(filepath.Join(home, "host.db"))
-	return err == nil
+	return err == nil || lostStore(home) != ""
+}
+
+// lostStore names what a home without host.db holds that only a home with one
+// can have made, "" for a home whose first start was cut off.
+func lostStore(home string) string {
+	for _, name := range []string{"policy.json", "workspaces.json", "secrets.json", filepath.Join("relay", "relay.db")} {
+		if _, err := os.Lstat(filepath.Join(home, name)); err == nil {
+			return name
+		}
+	}
+	list, err := os.ReadDir(filepath.Join(home, "tasks"))
+	if err != nil {
+		return ""
+	}
+	for _, e := range list {
+		if e.IsDir() {
+			return "tasks"
+		}
+	}
+	return ""
+}
+
+// refuseLost stops a home that lost its host.db: a new one would forget every
+// device and every command that already ran.
+func refuseLost(home string) error {
+	if left := lostStore(home); left != "" {
+		return fmt.Errorf("%w: host.db is missing, but %s holds %s; put host.db back from a backup, or start over in another home", commit.ErrCorrupt, home, left)
+	}
+	return nil
 }
 
 // Init makes the home, the keys and the stores. owner "" makes an owner key on
@@ -163,6 +193,11 @@ func wholeStore(home string) (bool, error) {
 }
 
 func openDB(home string) (*commit.DB, error) {
+	if _, err := os.Lstat(filepath.Join(home, "host.db")); errors.Is(err, os.ErrNotExist) {
+		if err := refuseLost(home); err != nil {
+			return nil, err
+		}
+	}
 	return commit.Open(filepath.Join(home, "host.db"), commit.Options{Kind: dbKind, Version: dbVersion, Timeout: time.Second})
 }
 
@@ -175,6 +210,14 @@ func makeHome(home string) error {
 		return fmt.Errorf("make home: %w", err)
 	}
 	if err := os.Mkdir(home, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("make home: %w", err)
+	}
+	// A power cut after the first receipt must not lose the folder it is in.
+	parent, err := os.Open(filepath.Dir(home))
+	if err == nil {
+		err = errors.Join(parent.Sync(), parent.Close())
+	}
+	if err != nil {
 		return fmt.Errorf("make home: %w", err)
 	}
 	return nil

@@ -10,6 +10,8 @@ import (
 	"go.etcd.io/bbolt"
 
 	"holdfast/commands"
+	"holdfast/internal/commit"
+	"holdfast/internal/saferead"
 	"holdfast/nip"
 	"holdfast/owner"
 )
@@ -377,7 +379,8 @@ func (c *Core) localNote(ctx context.Context, kind string, task owner.TaskID, no
 	})
 }
 
-// ErrorCode is the operator protocol's word for an error.
+// ErrorCode is the operator protocol's word for an error, so that a verb ends
+// with the same exit code whether a host serves or not.
 func ErrorCode(err error) string {
 	var refused *owner.Error
 	switch {
@@ -387,6 +390,23 @@ func ErrorCode(err error) string {
 		return "not_found"
 	case errors.As(err, &refused):
 		return refused.Code
+	case errors.Is(err, commit.ErrNewer), errors.Is(err, owner.ErrNewer):
+		return "newer"
+	case Damaged(err):
+		return "damaged"
 	}
 	return "failed"
+}
+
+// Damaged reports whether a store is not what was written, or may not be
+// trusted before it was opened again.
+func Damaged(err error) bool {
+	for _, e := range []error{
+		commit.ErrCorrupt, commit.ErrPoisoned, owner.ErrCorrupt, owner.ErrUnsafe, owner.ErrReopen, commands.ErrChain, saferead.ErrUnsafe,
+	} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }

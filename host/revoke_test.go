@@ -277,3 +277,26 @@ func TestGrantExpiryIsNoticed(t *testing.T) {
 		return !slices.Contains(r.paper.authors, d.pub())
 	})
 }
+
+// A revocation returns only when the effects that were decided before it ended.
+func TestRevokeWaitsForEffects(t *testing.T) {
+	r := newRig(t)
+	d := r.pair(nip.PairingRights())
+	r.h.effects.RLock() // an effect of some device is under way
+	done := make(chan error, 1)
+	go func() {
+		_, err := r.c.Revoke(context.Background(), d.pub(), false)
+		done <- err
+	}()
+	r.until("the revocation's commit", func() bool { return r.rows(bucketEpochs) == 1 })
+	select {
+	case <-done:
+		t.Fatal("returned while an effect was under way")
+	default:
+	}
+	r.wantCode(r.ask(d, nip.TaskArchive{Task: nip.TaskID(newID(t))}), nip.Revoked) // and nobody may begin one
+	r.h.effects.RUnlock()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}

@@ -12,8 +12,6 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 const (
@@ -167,18 +165,16 @@ func samePeer(conn *net.UnixConn) error {
 	if err != nil {
 		return err
 	}
-	var cred *unix.Ucred
-	var credErr error
-	if err := raw.Control(func(fd uintptr) {
-		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}); err != nil {
+	var uid int
+	var uidErr error
+	if err := raw.Control(func(fd uintptr) { uid, uidErr = peerUID(int(fd)) }); err != nil {
 		return err
 	}
-	if credErr != nil {
-		return credErr
+	if uidErr != nil {
+		return uidErr
 	}
-	if int(cred.Uid) != os.Geteuid() && cred.Uid != 0 {
-		return fmt.Errorf("user %d is not the user of this host", cred.Uid)
+	if uid != os.Geteuid() && uid != 0 {
+		return fmt.Errorf("user %d is not the user of this host", uid)
 	}
 	return nil
 }

@@ -14,7 +14,7 @@ import (
 // auth-required after that is asked again slowly, subscription by subscription.
 const maxSignatures = 2
 
-// authRefusedError is a relay's OK false to AUTH.
+// authRefusedError is a relay's OK false to the first AUTH of a connection.
 type authRefusedError struct{ message string }
 
 func (e *authRefusedError) Error() string { return "relay refused authentication: " + e.message }
@@ -45,6 +45,11 @@ func (s *session) authenticate(challenge string) error {
 	case a := <-w:
 		if a.err != nil {
 			return a.err
+		}
+		if !a.ok && s.authenticated {
+			// The key was welcome on this very connection: the challenge is
+			// used up, and the next connection brings a fresh one.
+			return errors.New("relay refused to authenticate again: " + a.message)
 		}
 		if !a.ok {
 			return &authRefusedError{a.message}

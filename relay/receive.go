@@ -151,6 +151,9 @@ func (c *client) remember(r *request, id nip.EventID) (stored, fresh bool) {
 	if !r.until.IsZero() && time.Now().After(r.until) {
 		r.seen = nil
 	}
+	if r.stored {
+		r.heard = time.Now()
+	}
 	if _, known := r.seen[id]; known {
 		return r.stored, false
 	}

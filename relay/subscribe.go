@@ -12,6 +12,10 @@ const (
 	// for the overlap of the two and not for a re-publish.
 	overlap = 5 * time.Second
 	maxSeen = 4096 // IDs remembered for the overlap
+	// unanswered is how long a REQ may bring neither an event nor EOSE nor
+	// CLOSED before it counts as lost and goes out again: a relay that lost it
+	// answers pings all the same, and nothing else would end the silence.
+	unanswered = 10 * time.Second
 )
 
 // request is one subscription as the client keeps it, guarded by client.mu.
@@ -28,6 +32,8 @@ type request struct {
 	reauth  bool      // told auth-required once: authentication comes before the retry
 	asked   bool      // a REQ went out and no CLOSED came
 	at      time.Time // when it went out
+	heard   time.Time // when it went out, or its last event before EOSE came
+	lost    int       // REQs since the last EOSE that nothing answered
 	stored  bool      // before EOSE of the last REQ
 	current []nip.Filter
 	seen    map[nip.EventID]struct{}
@@ -37,8 +43,12 @@ type request struct {
 // restart makes the REQ due now, as on a new session.
 func (r *request) restart() {
 	r.due, r.asked, r.stored, r.reauth, r.prefix = time.Now(), false, true, false, ""
-	r.seen, r.until = nil, time.Time{}
+	r.seen, r.until, r.lost = nil, time.Time{}, 0
 }
+
+// patience is how long the present REQ may stay unanswered; it doubles, so
+// that a relay that never says EOSE is not asked in a circle.
+func (r *request) patience() time.Duration { return unanswered << min(r.lost, 4) }
 
 // Subscribe registers filters under id; see Link.
 func (c *client) Subscribe(id string, filters func(now time.Time) []nip.Filter) *Subscription {
@@ -126,6 +136,19 @@ func (s *session) due() (frames [][]byte, next time.Duration) {
 	now := time.Now()
 	next = idle
 	for _, r := range c.subs {
+		if r.due.IsZero() && r.asked && r.stored {
+			left := r.patience() - now.Sub(r.heard)
+			if left <= 0 && s.waiting.Load() {
+				left = unanswered // the silence is a consumer's of ours
+			}
+			if left > 0 {
+				next = min(next, left)
+				continue
+			}
+			r.due = now
+			r.lost++
+			c.health.LastError = "relay did not answer a subscription; asked again"
+		}
 		if r.due.IsZero() {
 			continue
 		}
@@ -133,7 +156,8 @@ func (s *session) due() (frames [][]byte, next time.Duration) {
 			next = min(next, wait)
 			continue
 		}
-		r.due, r.asked, r.at, r.stored = time.Time{}, true, now, true
+		r.due, r.asked, r.at, r.heard, r.stored = time.Time{}, true, now, now, true
+		next = min(next, r.patience())
 		r.seen, r.until = map[nip.EventID]struct{}{}, time.Time{}
 		r.current = r.filters(c.o.Now())
 		parts := []any{r.id}
@@ -174,7 +198,7 @@ func (s *session) onEOSE(id string) {
 	if r == nil || !r.asked {
 		return
 	}
-	r.stored, r.until, r.refused = false, time.Now().Add(overlap), false
+	r.stored, r.until, r.refused, r.lost = false, time.Now().Add(overlap), false, 0
 	r.feed.EndOfStored()
 	for _, other := range c.subs {
 		if other.refused || !s.authenticated {
