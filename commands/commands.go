@@ -54,9 +54,9 @@ type Key struct {
 
 // Sender is the principal as it was admitted. Grant is "" and Epoch -1 for the owner key.
 type Sender struct {
-	Device nip.PubKey
-	Grant  nip.GrantID
-	Epoch  int64
+	Device nip.PubKey  `json:"device"`
+	Grant  nip.GrantID `json:"grant"`
+	Epoch  int64       `json:"epoch"`
 }
 
 // State is where an entry stands. Values are stored: never renumber.

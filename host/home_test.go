@@ -26,6 +26,7 @@ func TestHome(t *testing.T) {
 	dbOf := func(kind string, version uint32) func(r *rig) {
 		return func(r *rig) {
 			r.remove("host.db")
+			r.remove("workspaces.json")
 			db, err := commit.Open(filepath.Join(r.home, "host.db"), commit.Options{Kind: kind, Version: version})
 			if err != nil {
 				r.t.Fatal(err)
@@ -42,7 +43,8 @@ func TestHome(t *testing.T) {
 	}{
 		{"as it was", func(*rig) {}, nil},
 		{"not there", func(r *rig) { r.home += "-none" }, ErrNoHome},
-		{"empty", func(r *rig) { r.remove("host.db") }, ErrNoHome},
+		{"empty", func(r *rig) { r.remove("host.db"); r.remove("workspaces.json") }, ErrNoHome},
+		{"its store lost", func(r *rig) { r.remove("host.db") }, commit.ErrCorrupt},
 		{"a first start that was cut off", dbOf(dbKind, dbVersion), ErrNoHome},
 		{"a link", func(r *rig) {
 			if err := os.Symlink(r.home, r.home+"-link"); err != nil {
@@ -118,6 +120,10 @@ func TestInitAgain(t *testing.T) {
 		}
 	}
 	r.remove("host.db")
+	if err := Init(r.home, r.owner.pub(), Options{}); !errors.Is(err, commit.ErrCorrupt) {
+		t.Fatalf("a lost store became a new one: %v", err)
+	}
+	r.remove("workspaces.json")
 	db, err := openDB(r.home)
 	if err != nil {
 		t.Fatal(err)

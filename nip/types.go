@@ -263,25 +263,26 @@ type QueueItem struct {
 	Priority bool
 }
 
-// Grant is the body of a host-signed grant.
+// Grant is the body of a host-signed grant. Its JSON names are those of the
+// wire; stores keep it so.
 type Grant struct {
-	ID        GrantID
-	Origin    Origin
-	Host      PubKey
-	Owner     PubKey
-	Device    PubKey
-	Relay     RelayURL
-	Epoch     int64
-	IssuedAt  int64
-	ExpiresAt int64
-	Rights    Rights
+	ID        GrantID  `json:"grant"`
+	Origin    Origin   `json:"origin"`
+	Host      PubKey   `json:"host"`
+	Owner     PubKey   `json:"owner"`
+	Device    PubKey   `json:"device"`
+	Relay     RelayURL `json:"relay"`
+	Epoch     int64    `json:"epoch"`
+	IssuedAt  int64    `json:"issued_at"`
+	ExpiresAt int64    `json:"expires_at"`
+	Rights    Rights   `json:"rights"`
 }
 
 // Origin says what a grant came from.
 type Origin struct {
-	Kind   string // "invitation" | "approval"
-	ID     string
-	Issuer PubKey
+	Kind   string `json:"kind"` // "invitation" | "approval"
+	ID     string `json:"id"`
+	Issuer PubKey `json:"issuer"`
 }
 
 // Invitation is what a `coder-host:` string carries.
@@ -296,13 +297,13 @@ type Invitation struct {
 
 // Summary is one activity summary.
 type Summary struct {
-	Host      PubKey
-	Task      TaskID // subject kind "task"
-	Sequence  int64
-	Phase     Phase
-	Headline  string
-	Attention string // none, approval, input, completed, failed
-	UpdatedAt int64
+	Host      PubKey `json:"host"`
+	Task      TaskID `json:"task"` // subject kind "task"
+	Sequence  int64  `json:"sequence"`
+	Phase     Phase  `json:"phase"`
+	Headline  string `json:"headline"`
+	Attention string `json:"attention"` // none, approval, input, completed, failed
+	UpdatedAt int64  `json:"updated_at"`
 }
 
 // Phase is a summary phase.

@@ -28,6 +28,7 @@ import (
 // as real processes repeat.
 func TestCrashLoop(t *testing.T) {
 	if os.Getenv("HOLDFAST_LONG") == "" {
+		t.Parallel()
 		crashLoop(t, 18)
 		return
 	}

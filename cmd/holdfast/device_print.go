@@ -107,7 +107,7 @@ func printPage(w io.Writer, p nip.Page) {
 	for _, a := range p.Artifacts {
 		fmt.Fprintf(w, "artifact %s  %s\n", line(a.Label), line(a.State))
 	}
-	if p.Next != nil {
+	if p.MoreAvailable {
 		fmt.Fprintln(w, "more steps follow; --json shows the cursor")
 	}
 }

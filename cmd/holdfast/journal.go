@@ -40,11 +40,18 @@ func journalList(g *globals) *cobra.Command {
 				}
 				a.Since = at
 			}
-			out, err := ask[struct {
+			out := struct {
 				Entries []host.EntryView `json:"entries"`
-			}](c.Context(), g, "journal.list", a)
-			if err != nil {
-				return err
+			}{[]host.EntryView{}}
+			for more := true; more; more = a.After != 0 {
+				page, err := ask[struct {
+					Entries []host.EntryView `json:"entries"`
+					Next    uint64           `json:"next"`
+				}](c.Context(), g, "journal.list", a)
+				if err != nil {
+					return err
+				}
+				out.Entries, a.After = append(out.Entries, page.Entries...), page.Next
 			}
 			return g.emit(out, func(w io.Writer) { writeEntries(w, out.Entries) })
 		},

@@ -155,7 +155,10 @@ func (g *globals) serve(ctx context.Context, o serveOptions, invite bool, demo s
 		}
 		inv, code, err := p.core.NewInvitation(ctx, nip.StandardRights(), 30, primary)
 		if err != nil {
-			return err
+			// A host that was started often in five minutes serves all the same;
+			// a store that failed ends the host by itself.
+			out.line(map[string]any{"event": "no_invitation", "why": err.Error()}, "no pairing code: "+err.Error())
+			return nil
 		}
 		out.line(map[string]any{"event": "invitation", "invitation": inv.ID, "code": code, "expires_at": inv.ExpiresAt, "relay": inv.Relay},
 			invitationText(code, inv.Relay))
