@@ -28,24 +28,12 @@ func (c *Core) NewInvitation(ctx context.Context, rights nip.Rights, days int, r
 	if _, err := nip.ParseRights(names); err != nil {
 		return nip.Invitation{}, "", fmt.Errorf("%w: rights: a nonempty list without repeats, in the order observe, operate, terminal, review, access_read, access_admin", ErrUsage)
 	}
-	id, err := nip.NewID(rand.Reader)
-	if err != nil {
-		return nip.Invitation{}, "", err
-	}
-	capability, err := nip.NewID(rand.Reader)
-	if err != nil {
-		return nip.Invitation{}, "", err
-	}
 	now := c.now()
-	inv := nip.Invitation{Host: c.self, ID: nip.InvitationID(id), Capability: capability, IssuedAt: now, ExpiresAt: now + invitationSeconds, Relay: relay}
-	code, err := nip.EncodeInvitation(inv, nip.Profile{Loopback: true})
+	inv, code, rec, err := c.mintInvitation(relay, now)
 	if err != nil {
 		return nip.Invitation{}, "", fmt.Errorf("%w: %s", ErrUsage, err)
 	}
-	rec := invitationRecord{
-		ID: inv.ID, CapabilityDigest: nip.DigestOf([]byte(capability)), Relay: relay, IssuedAt: now,
-		ExpiresAt: inv.ExpiresAt, Rights: rights, GrantExpiresAt: now + int64(days)*86400, Issuer: c.self,
-	}
+	rec.Rights, rec.GrantExpiresAt, rec.Issuer = rights, now+int64(days)*86400, c.self
 	err = c.db.Update(ctx, func(tx *bbolt.Tx) error {
 		if err := pruneInvitations(tx, now); err != nil {
 			return err
@@ -53,11 +41,11 @@ func (c *Core) NewInvitation(ctx context.Context, rights nip.Rights, days int, r
 		if holds(tx, bucketInvitations, maxInvitations) {
 			return errors.New("64 invitations are open; wait five minutes for the first to run out")
 		}
-		key := commands.Key{Principal: c.self, Kind: "invite.create", ID: id}
+		key := commands.Key{Principal: c.self, Kind: "invite.create", ID: string(inv.ID)}
 		if err := c.journal.Note(tx, key, c.localSender(), "", "invitation by the person at the machine", commands.OutcomeApplied, "", 0, now); err != nil {
 			return err
 		}
-		return putJSON(tx, bucketInvitations, id, rec)
+		return putJSON(tx, bucketInvitations, string(inv.ID), rec)
 	})
 	return inv, code, err
 }

@@ -14,7 +14,8 @@ import (
 type principal struct {
 	sender commands.Sender
 	rights nip.Rights
-	expiry int64 // 0 for the owner
+	expiry int64     // 0 for the owner
+	grant  nip.Grant // zero for the owner
 }
 
 // call is one request on its way through the host.
@@ -114,7 +115,7 @@ func (c *Core) checkPrincipal(tx *bbolt.Tx, k *call, now int64) (nip.Code, error
 	if k.req.Relay != g.Relay || k.req.ExpiresAt > g.ExpiresAt || k.req.IssuedAt < g.IssuedAt-clockSkew {
 		return nip.Forbidden, nil
 	}
-	k.who = principal{sender: s, rights: g.Rights, expiry: g.ExpiresAt}
+	k.who = principal{sender: s, rights: g.Rights, expiry: g.ExpiresAt, grant: g}
 	return "", nil
 }
 
@@ -172,6 +173,7 @@ func (h *Host) receive(ctx context.Context, in Inbound) error {
 		return h.answerOnce(k, nip.Reply{Refusal: v.refusal})
 	}
 	h.noteSeen(k.who.sender.Device, now)
+	h.renewSoon(k, now)
 	if v.refusal != nil {
 		log.Info().Str("code", string(v.refusal.Code)).Msg("refused")
 		return h.answerRetained(ctx, k, nip.Reply{Refusal: v.refusal}, nil)

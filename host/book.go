@@ -24,6 +24,11 @@ var (
 	bucketOutbox      = []byte("outbox")      // device, stream, subject -> outboxRow
 	bucketPublished   = []byte("published")   // device, task -> publishedSummary
 	bucketLaunches    = []byte("launches")    // task, revision -> 8-byte count of owners started
+
+	// Younger than the homes that may lack them: made by their first row, and
+	// empty until then.
+	bucketEnrollments = []byte("enrollments") // enrollment ID -> enrollmentRecord
+	bucketPages       = []byte("pages")       // device, task -> 8-byte revision of the page published last
 )
 
 var hostBuckets = [][]byte{
@@ -35,6 +40,7 @@ var hostBuckets = [][]byte{
 const (
 	maxGrants          = 128
 	maxInvitations     = 64
+	maxEnrollments     = 32
 	maxEpochs          = 1024
 	maxReplies         = 1024
 	maxRedeemReplies   = 32
@@ -61,6 +67,7 @@ type invitationRecord struct {
 	Rights           nip.Rights       `json:"rights"`
 	GrantExpiresAt   int64            `json:"grant_expires_at"`
 	Issuer           nip.PubKey       `json:"issuer"`
+	IssuerGrant      nip.GrantID      `json:"issuer_grant,omitempty"` // of a device that delegates
 	Cancelled        bool             `json:"cancelled,omitempty"`
 	Grant            nip.GrantID      `json:"grant,omitempty"`
 	Replies          int              `json:"replies,omitempty"`
@@ -77,9 +84,15 @@ type retainedReply struct {
 }
 
 // getJSON decodes the row at key into v and reports whether there was one.
-// A row that does not decode is damage, never absence.
+// A row that does not decode is damage, never absence. A bucket that is not
+// there is empty: the old ones were checked at opening, the young ones come
+// with their first row.
 func getJSON(tx *bbolt.Tx, bucket []byte, key string, v any) (bool, error) {
-	raw := tx.Bucket(bucket).Get([]byte(key))
+	b := tx.Bucket(bucket)
+	if b == nil {
+		return false, nil
+	}
+	raw := b.Get([]byte(key))
 	if raw == nil {
 		return false, nil
 	}
@@ -94,12 +107,20 @@ func putJSON(tx *bbolt.Tx, bucket []byte, key string, v any) error {
 	if err != nil {
 		return fmt.Errorf("encode host.db %s row: %w", bucket, err)
 	}
-	return tx.Bucket(bucket).Put([]byte(key), raw)
+	b, err := tx.CreateBucketIfNotExists(bucket)
+	if err != nil {
+		return fmt.Errorf("host.db %s: %w", bucket, err)
+	}
+	return b.Put([]byte(key), raw)
 }
 
 // eachJSON decodes every row of a bucket in key order.
 func eachJSON[T any](tx *bbolt.Tx, bucket []byte, fn func(key string, v T) error) error {
-	return tx.Bucket(bucket).ForEach(func(k, raw []byte) error {
+	b := tx.Bucket(bucket)
+	if b == nil {
+		return nil
+	}
+	return b.ForEach(func(k, raw []byte) error {
 		var v T
 		if err := json.Unmarshal(raw, &v); err != nil {
 			return fmt.Errorf("host.db %s row: %w", bucket, err)
@@ -111,7 +132,11 @@ func eachJSON[T any](tx *bbolt.Tx, bucket []byte, fn func(key string, v T) error
 // holds reports whether a bucket has at least n rows. It reads keys up to n and
 // is for buckets whose cap is small.
 func holds(tx *bbolt.Tx, bucket []byte, n int) bool {
-	c := tx.Bucket(bucket).Cursor()
+	b := tx.Bucket(bucket)
+	if b == nil {
+		return false
+	}
+	c := b.Cursor()
 	for k, _ := c.First(); k != nil; k, _ = c.Next() {
 		if n--; n == 0 {
 			return true
@@ -121,7 +146,11 @@ func holds(tx *bbolt.Tx, bucket []byte, n int) bool {
 }
 
 func getCount(tx *bbolt.Tx, bucket []byte, key string) int64 {
-	raw := tx.Bucket(bucket).Get([]byte(key))
+	b := tx.Bucket(bucket)
+	if b == nil {
+		return 0
+	}
+	raw := b.Get([]byte(key))
 	if len(raw) != 8 {
 		return 0
 	}
@@ -129,7 +158,11 @@ func getCount(tx *bbolt.Tx, bucket []byte, key string) int64 {
 }
 
 func putCount(tx *bbolt.Tx, bucket []byte, key string, n int64) error {
-	return tx.Bucket(bucket).Put([]byte(key), binary.BigEndian.AppendUint64(nil, uint64(n)))
+	b, err := tx.CreateBucketIfNotExists(bucket)
+	if err != nil {
+		return fmt.Errorf("host.db %s: %w", bucket, err)
+	}
+	return b.Put([]byte(key), binary.BigEndian.AppendUint64(nil, uint64(n)))
 }
 
 // epochOf is the device's current epoch; every device starts at 0.
@@ -166,16 +199,33 @@ func (c *Core) standing(tx *bbolt.Tx, s commands.Sender, right nip.Right, now in
 	return "", nil
 }
 
-// activeGrants lists the live grants, one a device.
+// activeGrants lists the live grants, one a device: the newest, where an older
+// one that was renewed has not ended yet.
 func (c *Core) activeGrants(tx *bbolt.Tx, now int64) ([]grantRecord, error) {
 	var out []grantRecord
+	at := map[nip.PubKey]int{}
 	err := eachJSON(tx, bucketGrants, func(_ string, rec grantRecord) error {
-		if rec.live(tx, now) {
+		if !rec.live(tx, now) {
+			return nil
+		}
+		i, known := at[rec.Grant.Device]
+		switch {
+		case !known:
+			at[rec.Grant.Device] = len(out)
 			out = append(out, rec)
+		case newerGrant(rec.Grant, out[i].Grant):
+			out[i] = rec
 		}
 		return nil
 	})
 	return out, err
+}
+
+func newerGrant(a, b nip.Grant) bool {
+	if a.IssuedAt != b.IssuedAt {
+		return a.IssuedAt > b.IssuedAt
+	}
+	return a.ExpiresAt > b.ExpiresAt
 }
 
 func (r grantRecord) live(tx *bbolt.Tx, now int64) bool {

@@ -3,7 +3,6 @@ package host
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"go.etcd.io/bbolt"
 
@@ -24,6 +23,14 @@ func (h *Host) dispatch(ctx context.Context, k *call) error {
 		return h.taskEffect(ctx, k)
 	case nip.TaskArchive:
 		return h.archiveFromWire(ctx, k, op)
+	case nip.InviteCreate:
+		return h.inviteFromWire(ctx, k, op)
+	case nip.InviteCancel:
+		return h.cancelInvitation(ctx, k, op)
+	case nip.EnrollApprove:
+		return h.approve(ctx, k, op)
+	case nip.EnrollDeny:
+		return h.deny(ctx, k, op)
 	case nip.DeviceRevoke:
 		return h.revokeFromWire(ctx, k, op)
 	case nip.DeviceList, nip.WorkspaceList:
@@ -33,7 +40,9 @@ func (h *Host) dispatch(ctx context.Context, k *call) error {
 	case nip.TaskList, nip.TaskRead, nip.TaskOriginal:
 		return h.read(k)
 	}
-	return fmt.Errorf("operation %s was admitted and has no dispatch", k.req.Kind)
+	// Known, and not carried out here: said in this one place, signed, so that
+	// no operation that the codec reads is ever a fault of the host.
+	return h.answerRetained(ctx, k, nip.Reply{Refusal: &nip.Refusal{Code: nip.Unsupported}}, nil)
 }
 
 func (h *Host) listing(tx *bbolt.Tx, op nip.Operation, now int64) (nip.Reply, error) {

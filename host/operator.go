@@ -26,6 +26,7 @@ type verb func(ctx context.Context, c *Core, args json.RawMessage, emit func(any
 var verbs = map[string]verb{
 	"status":           verbStatus,
 	"invite":           verbInvite,
+	"enroll":           verbEnroll,
 	"devices.list":     verbDevices,
 	"devices.revoke":   verbRevoke,
 	"workspace.list":   verbWorkspaces,

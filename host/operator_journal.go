@@ -83,6 +83,7 @@ func verbJournalList(_ context.Context, c *Core, raw json.RawMessage, emit func(
 var journalKinds = []string{
 	commands.KindCommand, "task.create", "task.steer", "task.cancel", "task.archive", "task.queue",
 	"enroll.redeem", "invite.create", "device.revoke", "task.new", "task.stop",
+	"invite.cancel", "enroll.request", "enroll.approve", "enroll.deny", "grant.renew",
 }
 
 // verbJournalShow finds an entry by its device and its command or request ID

@@ -37,14 +37,18 @@ func putOutbox(tx *bbolt.Tx, r outboxRow) error { return putJSON(tx, bucketOutbo
 // dropOutbox forgets what was meant for a device that lost its standing.
 func dropOutbox(tx *bbolt.Tx, device nip.PubKey) error {
 	prefix := string(device) + "/"
-	for _, bucket := range [][]byte{bucketOutbox, bucketPublished} {
+	for _, bucket := range [][]byte{bucketOutbox, bucketPublished, bucketPages} {
+		b := tx.Bucket(bucket)
+		if b == nil {
+			continue
+		}
 		var keys [][]byte
-		c := tx.Bucket(bucket).Cursor()
+		c := b.Cursor()
 		for k, _ := c.Seek([]byte(prefix)); k != nil && len(k) > len(prefix) && string(k[:len(prefix)]) == prefix; k, _ = c.Next() {
 			keys = append(keys, append([]byte(nil), k...))
 		}
 		for _, k := range keys {
-			if err := tx.Bucket(bucket).Delete(k); err != nil {
+			if err := b.Delete(k); err != nil {
 				return err
 			}
 		}

@@ -200,18 +200,22 @@ func (h *Host) republish(ctx context.Context, devices []nip.PubKey) error {
 			}
 			h.log.Error().Err(err).Str("task", string(r.ID)).Msg("summary could not be made")
 		}
+		if err := h.publishPage(ctx, r.ID); err != nil {
+			if fatal(err) {
+				return err
+			}
+			h.log.Error().Err(err).Str("task", string(r.ID)).Msg("page could not be made")
+		}
 	}
 	return nil
 }
 
-// presence seals one presence record for each active device into the outbox.
-func (h *Host) presence(ctx context.Context) error {
+// presence seals one presence record for each active device into the outbox,
+// or for those named.
+func (h *Host) presence(ctx context.Context, devices ...nip.PubKey) error {
 	now := h.now()
-	var recs []grantRecord
-	if err := h.db.View(func(tx *bbolt.Tx) (err error) {
-		recs, err = h.activeGrants(tx, now)
-		return err
-	}); err != nil || len(recs) == 0 {
+	recs, err := h.active(now, devices)
+	if err != nil || len(recs) == 0 {
 		return err
 	}
 	until := now + 3*presenceSeconds + 60
@@ -246,6 +250,19 @@ func (h *Host) presence(ctx context.Context) error {
 		h.outbox.wake()
 	}
 	return err
+}
+
+// active lists the live grants of the devices named, of all where none is.
+func (h *Host) active(now int64, devices []nip.PubKey) ([]grantRecord, error) {
+	var recs []grantRecord
+	err := h.db.View(func(tx *bbolt.Tx) (err error) {
+		recs, err = h.activeGrants(tx, now)
+		return err
+	})
+	if len(devices) > 0 {
+		recs = slices.DeleteFunc(recs, func(r grantRecord) bool { return !slices.Contains(devices, r.Grant.Device) })
+	}
+	return recs, err
 }
 
 // startGeneration counts this start: presence never goes backwards.

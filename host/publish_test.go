@@ -103,9 +103,7 @@ func TestOutbox(t *testing.T) {
 	r.create(d, "p")
 	r.serve()
 	r.until("it is tried again and again", func() bool { return tries.Load() > 8 })
-	if n := r.rows(bucketOutbox); n != 2 { // the summary and the presence
-		t.Fatalf("%d rows wait", n)
-	}
+	r.until("summary, presence and hints wait", func() bool { return r.rows(bucketOutbox) == 3 })
 	r.restart()
 	r.serve()
 	r.until("it goes out", func() bool { return r.rows(bucketOutbox) == 0 && len(r.summaries(d, r.paper.all())) == 1 })

@@ -107,6 +107,12 @@ func (p *publisher) run(ctx context.Context) error {
 					}
 					p.h.log.Error().Err(err).Msg("presence failed; the next minute tries again")
 				}
+				if err := p.h.hints.publish(ctx); err != nil && ctx.Err() == nil {
+					if fatal(err) {
+						return err
+					}
+					p.h.log.Error().Err(err).Msg("hints failed; the next minute tries again")
+				}
 			}
 		}
 		select {
@@ -150,6 +156,9 @@ func (p *publisher) one(ctx context.Context, id owner.TaskID) error {
 		p.h.starter.wake()
 	}
 	if err := p.h.publish(ctx, id); err != nil {
+		return err
+	}
+	if err := p.h.publishPage(ctx, id); err != nil {
 		return err
 	}
 	p.published[id] = t.Revision

@@ -180,16 +180,24 @@ func (h *Host) readTask(w Workspace, q nip.ReadQuery) (nip.Page, nip.Code, error
 			NextStep: c.NextStep, PrefixDigest: owner.Digest(c.PrefixDigest),
 		}
 	}
-	limit, prompt := q.Limit, promptLimit
+	page, err = fitPage(w.Label, q.Limit, func(limit int) (owner.View, error) {
+		return h.store.View(t.ID, limit, stepLimit, from)
+	})
+	return page, "", err
+}
+
+// fitPage makes the page of a view, of as many steps as fit into one reply.
+func fitPage(label nip.Label, limit int, view func(limit int) (owner.View, error)) (nip.Page, error) {
+	prompt := promptLimit
 	for {
-		v, err := h.store.View(t.ID, limit, stepLimit, from)
+		v, err := view(limit)
 		if err != nil {
-			return page, "", err
+			return nip.Page{}, err
 		}
-		page = pageOf(w.Label, &v, prompt)
+		page := pageOf(label, &v, prompt)
 		switch {
 		case fits(nip.TaskPage{Task: page}), prompt == 0:
-			return page, "", nil
+			return page, nil
 		case limit > 1:
 			// Fewer steps and the same cursor rules: a page is split at a step,
 			// never inside one.
@@ -230,7 +238,7 @@ func pageOf(label nip.Label, v *owner.View, prompt int) nip.Page {
 	for _, f := range v.Faults {
 		p.Evidence.Faults = append(p.Evidence.Faults, nip.LineFault{Line: f.Line, Kind: f.Kind})
 	}
-	if v.Next != nil && t.Run != nil {
+	if v.Next != nil && t.Run != nil && v.Digest != "" { // without a transcript there is nothing to go on from
 		p.Next = &nip.PageCursor{
 			Scope: p.Scope, Source: traceSource(t.Run.Turn), SourceDigest: nip.Digest(v.Digest), SourceBytes: v.Bytes,
 			NextStep: v.Next.NextStep, PrefixDigest: nip.Digest(v.Next.PrefixDigest),

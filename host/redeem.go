@@ -117,7 +117,11 @@ func (c *Core) redeemRefusal(tx *bbolt.Tx, k *call, inv *invitationRecord, now i
 		return nip.Expired, nil
 	case k.req.IssuedAt < inv.IssuedAt-clockSkew || k.req.ExpiresAt > inv.ExpiresAt:
 		return nip.Forbidden, nil
-	case inv.Grant == "":
+	}
+	if holds, err := c.delegationHolds(tx, inv, now); err != nil || !holds {
+		return nip.Revoked, err
+	}
+	if inv.Grant == "" {
 		return "", nil
 	}
 	var rec grantRecord
@@ -135,44 +139,70 @@ func (c *Core) redeemRefusal(tx *bbolt.Tx, k *call, inv *invitationRecord, now i
 	return "", nil
 }
 
-// grantFor returns the invitation's grant, issuing it the first time. Issuing
-// revokes the device's earlier grants without touching its epoch.
+// grantFor returns the invitation's grant, issuing it the first time.
 func (c *Core) grantFor(tx *bbolt.Tx, device nip.PubKey, inv *invitationRecord, now int64) (grantRecord, bool, nip.Code, error) {
 	var rec grantRecord
 	if inv.Grant != "" {
 		_, err := getJSON(tx, bucketGrants, string(inv.Grant), &rec)
 		return rec, false, "", err
 	}
+	rec, code, err := c.replaceGrant(tx, nip.Grant{
+		Origin: nip.Origin{Kind: "invitation", ID: string(inv.ID), Issuer: inv.Issuer},
+		Device: device, Relay: inv.Relay, ExpiresAt: inv.GrantExpiresAt, Rights: inv.Rights,
+	}, now)
+	if err != nil || code != "" {
+		return rec, false, code, err
+	}
+	inv.Grant = rec.Grant.ID
+	if inv.Issuer == device && couldIssue(rec.Grant, inv) {
+		inv.IssuerGrant = rec.Grant.ID // its own invitation moved with the others
+	}
+	return rec, true, "", nil
+}
+
+// replaceGrant issues g to a device that was just admitted. Its earlier grants
+// are revoked without touching its epoch, and what it had delegated and nobody
+// redeemed moves to the new one where that could have issued it.
+func (c *Core) replaceGrant(tx *bbolt.Tx, g nip.Grant, now int64) (grantRecord, nip.Code, error) {
+	rec, code, err := c.newGrant(tx, g, now)
+	if err != nil || code != "" {
+		return rec, code, err
+	}
+	if err := moveInvitations(tx, rec.Grant, now); err != nil {
+		return rec, "", err
+	}
+	if _, err := c.revokeGrants(tx, g.Device, now); err != nil {
+		return rec, "", err
+	}
+	return rec, "", putJSON(tx, bucketGrants, string(rec.Grant.ID), rec)
+}
+
+// newGrant fills in what every grant of this host has, from now on, and seals
+// it. Code bounds says that the book has no room. The caller keeps it.
+func (c *Core) newGrant(tx *bbolt.Tx, g nip.Grant, now int64) (grantRecord, nip.Code, error) {
 	room, err := c.makeGrantRoom(tx, now)
 	if err != nil || !room {
-		return rec, false, nip.Bounds, err
+		return grantRecord{}, nip.Bounds, err
 	}
-	if tx.Bucket(bucketEpochs).Get([]byte(device)) == nil {
+	if tx.Bucket(bucketEpochs).Get([]byte(g.Device)) == nil {
 		if holds(tx, bucketEpochs, maxEpochs) {
-			return rec, false, nip.Bounds, nil
+			return grantRecord{}, nip.Bounds, nil
 		}
 	}
 	id, err := nip.NewID(rand.Reader)
 	if err != nil {
-		return rec, false, "", err
+		return grantRecord{}, "", err
 	}
-	rec.Grant = nip.Grant{
-		ID: nip.GrantID(id), Origin: nip.Origin{Kind: "invitation", ID: string(inv.ID), Issuer: inv.Issuer},
-		Host: c.self, Owner: c.owner, Device: device, Relay: inv.Relay, Epoch: epochOf(tx, device),
-		IssuedAt: now, ExpiresAt: inv.GrantExpiresAt, Rights: inv.Rights,
-	}
-	a, err := nip.EncodeGrant(rec.Grant)
+	g.ID, g.Host, g.Owner, g.Epoch, g.IssuedAt = nip.GrantID(id), c.self, c.owner, epochOf(tx, g.Device), now
+	a, err := nip.EncodeGrant(g)
 	if err != nil {
-		return rec, false, "", fmt.Errorf("encode grant: %w", err)
+		return grantRecord{}, "", fmt.Errorf("encode grant: %w", err)
 	}
-	if rec.Envelope, err = nip.Seal(c.key, device, nip.Mailbox(id), a, nil); err != nil {
-		return rec, false, "", fmt.Errorf("seal grant: %w", err)
+	ev, err := nip.Seal(c.key, g.Device, nip.Mailbox(id), a, nil)
+	if err != nil {
+		return grantRecord{}, "", fmt.Errorf("seal grant: %w", err)
 	}
-	if _, err := c.revokeGrants(tx, device, now); err != nil {
-		return rec, false, "", err
-	}
-	inv.Grant = rec.Grant.ID
-	return rec, true, "", putJSON(tx, bucketGrants, id, rec)
+	return grantRecord{Grant: g, Envelope: ev}, "", nil
 }
 
 // makeGrantRoom evicts the grant that is dead longest when the book is full.
@@ -181,6 +211,12 @@ func (c *Core) makeGrantRoom(tx *bbolt.Tx, now int64) (bool, error) {
 	named := map[nip.GrantID]bool{}
 	if err := eachJSON(tx, bucketInvitations, func(_ string, inv invitationRecord) error {
 		named[inv.Grant] = true
+		return nil
+	}); err != nil {
+		return false, err
+	}
+	if err := eachJSON(tx, bucketEnrollments, func(_ string, e enrollmentRecord) error {
+		named[e.Grant] = true
 		return nil
 	}); err != nil {
 		return false, err

@@ -7,6 +7,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"holdfast/commands"
 	"holdfast/nip"
 )
 
@@ -140,6 +141,10 @@ func (h *Host) answerRetained(ctx context.Context, k *call, r nip.Reply, fn func
 	switch {
 	case errors.Is(err, errLostStanding):
 		return h.refuseStanding(k)
+	case errors.Is(err, commands.ErrConflict), errors.Is(err, commands.ErrPruned):
+		// Its reply left long ago and the journal remembers the ID: nothing was
+		// changed, and another request under it is no retry.
+		return h.answerOnce(k, nip.Reply{Refusal: &nip.Refusal{Code: nip.Conflict}})
 	case err != nil:
 		return err
 	case full:

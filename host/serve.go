@@ -41,6 +41,8 @@ type Host struct {
 	publisher *publisher
 	replies   *replySender
 	answers   *answerBook
+	hints     *hintBook
+	nudges    *nudgeBook
 	crew      sync.WaitGroup // goroutines beside the loops: owners' reapers
 	stopped   chan struct{}  // closed when Run ends
 
@@ -71,6 +73,8 @@ func NewHost(c *Core, t Transport, onEvent func(Event)) *Host {
 	h.starter = &starter{h: h, bell: make(chan struct{}, 1), live: map[owner.TaskID]*owner.Launched{}}
 	h.deadlines = &deadlines{h: h, bell: make(chan struct{}, 1), dirty: map[nip.TaskID]bool{}, retry: map[nip.TaskID]int64{}}
 	h.publisher = &publisher{h: h, bell: make(chan struct{}, 1), dirty: map[owner.TaskID]bool{}, published: map[owner.TaskID]int64{}}
+	h.hints = &hintBook{h: h, sent: map[nip.PubKey]sentHints{}}
+	h.nudges = &nudgeBook{h: h, heeded: map[nip.EventID]bool{}, last: map[nip.PubKey]int64{}}
 	c.serving = h
 	return h
 }
@@ -99,7 +103,7 @@ func (h *Host) Run(ctx context.Context) error {
 		}
 	})
 	for _, loop := range []func(context.Context) error{
-		h.receiveAll, h.watchTasks, h.outbox.run, h.starter.run, h.deadlines.run, h.publisher.run, h.watchExpiry, h.janitor,
+		h.receiveAll, h.watchTasks, h.outbox.run, h.starter.run, h.deadlines.run, h.publisher.run, h.watchExpiry, h.janitor, h.nudges.run,
 	} {
 		g.Go(func() error { return loop(ctx) })
 	}
@@ -288,6 +292,9 @@ func (h *Host) janitor(ctx context.Context) error {
 				return err
 			}
 			if err := pruneInvitations(tx, now); err != nil {
+				return err
+			}
+			if err := pruneEnrollments(tx, now); err != nil {
 				return err
 			}
 			if err := pruneGrants(tx, now); err != nil {

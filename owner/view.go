@@ -62,6 +62,15 @@ var errStale = refuse("revision_mismatch", "stale cursor: what was delivered is 
 // revision_mismatch ("stale cursor") when the turn or the delivered prefix
 // changed; appending to a transcript makes no cursor stale.
 func (s *Store) View(id TaskID, limit int, stepLimit int, c *ViewCursor) (View, error) {
+	return s.view(id, limit, stepLimit, c, false)
+}
+
+// ViewLast is View of the transcript's last steps, at most limit of them.
+func (s *Store) ViewLast(id TaskID, limit int, stepLimit int) (View, error) {
+	return s.view(id, limit, stepLimit, nil, true)
+}
+
+func (s *Store) view(id TaskID, limit int, stepLimit int, c *ViewCursor, last bool) (View, error) {
 	if limit < 1 || limit > maxPage || stepLimit < 0 {
 		return View{}, refuse("limit_exceeded", "a page has 1 to %d steps", maxPage)
 	}
@@ -94,6 +103,9 @@ func (s *Store) View(id TaskID, limit int, stepLimit int, c *ViewCursor) (View, 
 	}
 	v.Evidence = evidenceOf(&t, sc, err)
 	from := 0
+	if last {
+		from = max(0, len(sc.steps)-limit)
+	}
 	if c != nil {
 		from = c.NextStep
 		if from > len(sc.steps) || c.PrefixDigest != sc.at(from) {
