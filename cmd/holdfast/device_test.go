@@ -561,8 +561,8 @@ func TestDeviceWatch(t *testing.T) {
 
 // The profile's own troubles have their exit codes.
 func TestDeviceProfileErrors(t *testing.T) {
-	v, _, _ := atHost(t)
-	path := filepath.Join(v.dir, "access.json")
+	v, s, _ := atHost(t)
+	path := filepath.Join(v.dir, "hosts", string(s.key.Public())+".json")
 	good, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)

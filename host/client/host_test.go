@@ -149,6 +149,11 @@ func (h *host) serve(ev *nip.Event) []*nip.Event {
 	return []*nip.Event{h.sealReply(rep, ev.PubKey)}
 }
 
+// recordPath is the access record of a host, inside the profile.
+func recordPath(host nip.PubKey) string {
+	return filepath.Join(hostsFolder, string(host)+recordSuffix)
+}
+
 // opened is a device on a paper relay that is not paired yet.
 func opened(t testing.TB, dir string, p *paper) *Device {
 	t.Helper()

@@ -123,7 +123,7 @@ func arrived(batch []relay.Delivery, a, b *relay.Subscription) []relay.Delivery 
 
 // wake resends the outbox when the host showed itself after the last silence.
 func (m mailboxes) wake(ctx context.Context, p nip.Presence, idle chan struct{}, resending *sync.WaitGroup) {
-	last, err := m.d.lastFailure()
+	last, err := m.d.lastFailure(m.host)
 	if err != nil || last == 0 || p.ObservedAt < m.d.inHostTime(last) {
 		return
 	}
@@ -189,9 +189,9 @@ func (d *Device) Refresh(ctx context.Context) error {
 // Known is the highest verified summary of a task that this device has seen,
 // and whether there is one.
 func (d *Device) Known(task nip.TaskID) (nip.Summary, bool, error) {
-	g, ok := d.Grant()
-	if !ok {
-		return nip.Summary{}, false, ErrNotPaired
+	g, err := d.standing()
+	if err != nil {
+		return nip.Summary{}, false, err
 	}
 	list, err := d.store.summaries(g.Host)
 	i := slices.IndexFunc(list, func(s nip.Summary) bool { return s.Task == task })
