@@ -8,6 +8,19 @@ func Answers(op Operation, o Outcome) bool {
 	case EnrollRedeem:
 		_, ok := o.(Granted)
 		return ok
+	case EnrollApprove:
+		// The approver cannot read the grant; the event still says whom it is for.
+		out, ok := o.(Granted)
+		return ok && grantedTo(out, op.Device)
+	case EnrollDeny:
+		_, ok := o.(DeniedEnrollment)
+		return ok
+	case InviteCreate:
+		_, ok := o.(Invited)
+		return ok
+	case InviteCancel:
+		out, ok := o.(CancelledInvitation)
+		return ok && out.Invitation == op.Invitation
 	case DeviceList:
 		_, ok := o.(Devices)
 		return ok
@@ -30,6 +43,18 @@ func Answers(op Operation, o Outcome) bool {
 	case TaskQueue:
 		out, ok := o.(QueueState)
 		return ok && out.Task == op.Task
+	case TaskCommandAt:
+		out, ok := o.(Dispatched)
+		return ok && out.Operation == op.Kind() && out.Reference == string(op.Command.Task)
+	case TaskQueueAt:
+		out, ok := o.(QueueAtRevision)
+		return ok && answersQueueAt(op, out)
+	case RequestOperation:
+		out, ok := o.(RecordedOperation)
+		return ok && out.Request == op.Request && out.RequestEvent == op.RequestEvent
+	case ArtifactPut:
+		out, ok := o.(ArtifactProgress)
+		return ok && answersPut(op, out)
 	case TaskList:
 		out, ok := o.(Tasks)
 		return ok && answersList(op.Query, out.Tasks)
@@ -41,6 +66,11 @@ func Answers(op Operation, o Outcome) bool {
 		return ok && answersOriginal(op.Query, out.Original)
 	}
 	return false
+}
+
+func grantedTo(out Granted, device PubKey) bool {
+	tags, err := artifactTags(out.Authorization)
+	return err == nil && tags.recipient == device
 }
 
 func answersList(q ListQuery, t TaskListing) bool {

@@ -14,10 +14,7 @@ func (v *validator) create(t TaskCreate) {
 	v.text(string(t.Workspace), maxLabel, "workspace")
 	v.must(len(t.Images) <= maxImages, Bounds, "too many images")
 	for i, img := range t.Images {
-		v.digest(img.Digest, "image digest")
-		v.must(img.MediaType == "image/png" || img.MediaType == "image/jpeg", Unsupported,
-			"an image is neither png nor jpeg")
-		v.must(img.Size >= 1 && img.Size <= maxImageBytes, Bounds, "an image is empty or over 8 MiB")
+		v.picture(img.Digest, img.MediaType, img.Size)
 		v.must(utf8.RuneCountInString(img.Name) <= maxImageName, Bounds, "an image's name is too long")
 		v.text(img.Name, 4*maxImageName, "an image's name")
 		v.must(!slices.ContainsFunc(t.Images[:i], func(o Image) bool { return o.Digest == img.Digest }),

@@ -292,19 +292,24 @@ func TestRefusedOperations(t *testing.T) {
 		{"a cursor past the end", original(obj{"cursor": with(chunkCursorObject(), obj{"next_byte": 1_000_000})}), nip.Malformed},
 		{"a bare digest", original(obj{"original": with(originalRefObject(), obj{"digest": id("a")})}), nip.Malformed},
 	} {
-		t.Run(row.name, func(t *testing.T) {
-			q, err := nip.ParseRequest(bytesOf(t, requestObject(row.op)), nip.Profile{})
-			if err != nil {
-				t.Fatalf("the outer members are good: %v", err)
-			}
-			if q.Op != nil || q.OpRefusal != row.code {
-				t.Errorf("op %v refusal %q, want %s", q.Op, q.OpRefusal, row.code)
-			}
-			op, code, err := nip.ParseOperation(bytesOf(t, row.op))
-			if op != nil || code != row.code || err == nil {
-				t.Errorf("alone: %v %q %v, want %s", op, code, err, row.code)
-			}
-		})
+		t.Run(row.name, func(t *testing.T) { wantRefusedOperation(t, row.op, row.code) })
+	}
+}
+
+// wantRefusedOperation demands that op is refused with code, in a request whose
+// outer members are good and alone.
+func wantRefusedOperation(t *testing.T, op any, want nip.Code) {
+	t.Helper()
+	q, err := nip.ParseRequest(bytesOf(t, requestObject(op)), nip.Profile{})
+	if err != nil {
+		t.Fatalf("the outer members are good: %v", err)
+	}
+	if q.Op != nil || q.OpRefusal != want {
+		t.Errorf("op %v refusal %q, want %s", q.Op, q.OpRefusal, want)
+	}
+	got, code, err := nip.ParseOperation(bytesOf(t, op))
+	if got != nil || code != want || err == nil {
+		t.Errorf("alone: %v %q %v, want %s", got, code, err, want)
 	}
 }
 
@@ -319,24 +324,18 @@ func TestUnservedOperations(t *testing.T) {
 		right  nip.Right
 	}{
 		{"16 terminal size zero (only the kind is read)", obj{"kind": "terminal.open", "cols": 0, "rows": 24}, nip.Unavailable, nip.Terminal},
-		{"18 approval digest without prefix (only the kind is read)", obj{"kind": "enroll.approve", "request_digest": id("a")}, nip.Unsupported, nip.AccessAdmin},
 		{"25 spend grant in sats (only the kind is read)", obj{"kind": "spend.list", "grant": obj{"unit": "sat"}}, nip.Unavailable, nip.Operate},
 		{"26 refused receipt without a code (only the kind is read)", obj{"kind": "spend.settle", "receipt": obj{"outcome": "refused", "code": nil}}, nip.Unavailable, nip.Operate},
 		{"27 thread ID that is not 32 lowercase hex (only the kind is read)", obj{"kind": "thread.read", "thread": strings.Repeat("A", 32), "before": nil}, nip.Unavailable, nip.Observe},
 		{"28 blank thread message (only the kind is read)", obj{"kind": "thread.send", "text": "  "}, nip.Unavailable, nip.Operate},
 		{"29 thread send without a send ID (only the kind is read)", obj{"kind": "thread.send", "text": "a"}, nip.Unavailable, nip.Operate},
 		{"30 thread stop with a bad send ID (only the kind is read)", obj{"kind": "thread.stop", "request": "reply"}, nip.Unavailable, nip.Operate},
-		{"approve", obj{"kind": "enroll.approve"}, nip.Unsupported, nip.AccessAdmin},
-		{"deny", obj{"kind": "enroll.deny"}, nip.Unsupported, nip.AccessAdmin},
-		{"invite", obj{"kind": "invite.create"}, nip.Unsupported, nip.AccessAdmin},
-		{"cancel_invite", obj{"kind": "invite.cancel"}, nip.Unsupported, nip.AccessAdmin},
 		{"chats_invite", obj{"kind": "chats.invite"}, nip.Unavailable, nip.Observe},
 		{"thread_list", obj{"kind": "thread.list"}, nip.Unavailable, nip.Observe},
 		{"thread_run", obj{"kind": "thread.run"}, nip.Unavailable, nip.Operate},
 		{"task_terminal_open", obj{"kind": "task.terminal.open"}, nip.Unavailable, nip.Terminal},
-		{"exact command", obj{"kind": "task.command.at_revision"}, nip.Unsupported, nip.Operate},
-		{"exact queue", obj{"kind": "task.queue.at_revision"}, nip.Unsupported, nip.Operate},
-		{"recovery", obj{"kind": "request.operation"}, nip.Unsupported, nip.Observe},
+		{"publish", obj{"kind": "task.publish"}, nip.Unsupported, nip.Operate},
+		{"task review", obj{"kind": "task.review"}, nip.Unsupported, nip.Observe},
 		{"computer", obj{"kind": "computer"}, nip.Unsupported, nip.Terminal},
 		{"merge decision", obj{"kind": "studio.merge.decide"}, nip.Unsupported, nip.Review},
 		{"agent read", obj{"kind": "studio.agent.memory.list"}, nip.Unsupported, nip.Observe},
@@ -363,6 +362,10 @@ var rightOf = map[string]nip.Right{
 	"enroll.redeem": "", "device.list": nip.AccessRead, "device.revoke": nip.AccessAdmin,
 	"task.create": nip.Operate, "task.steer": nip.Operate, "task.cancel": nip.Operate, "task.archive": nip.Operate,
 	"task.command": nip.Operate, "task.queue": nip.Operate, "workspace.list": nip.Operate,
+	"enroll.approve": nip.AccessAdmin, "enroll.deny": nip.AccessAdmin,
+	"invite.create": nip.AccessAdmin, "invite.cancel": nip.AccessAdmin,
+	"task.command.at_revision": nip.Operate, "task.queue.at_revision": nip.Operate,
+	"request.operation": nip.Observe, "artifact.put": nip.Operate,
 	"task.list": nip.Observe, "task.read": nip.Observe, "task.original": nip.Observe, "thread.list": nip.Observe,
 }
 

@@ -183,3 +183,45 @@ func FuzzHeadline(f *testing.F) {
 		_ = nip.Headline(s, fallback)
 	})
 }
+
+func FuzzParseEnrollment(f *testing.F) {
+	f.Add(bytesOf(f, enrollmentObject()))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		roundTrip(t, b, func(b []byte) (nip.Enrollment, error) { return nip.ParseEnrollment(b, loopback) }, nip.EncodeEnrollment)
+	})
+}
+
+func FuzzParseNudge(f *testing.F) {
+	f.Add(bytesOf(f, nudgeObject()))
+	f.Fuzz(func(t *testing.T, b []byte) { roundTrip(t, b, nip.ParseNudge, nip.EncodeNudge) })
+}
+
+func FuzzParseHints(f *testing.F) {
+	f.Add(bytesOf(f, hintsObject(hintObject(nil),
+		hintObject(obj{"class": "lan", "transport": "tcp", "address": "[fd00::1%25a]:1"}),
+		hintObject(obj{"class": "public", "transport": "websocket", "address": "ws://a:1/?b"}))))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		roundTrip(t, b, func(b []byte) (nip.Hints, error) { return nip.ParseHints(b, loopback) }, nip.EncodeHints)
+	})
+}
+
+func FuzzParseTaskPage(f *testing.F) {
+	f.Add(bytesOf(f, taskPageObject()))
+	f.Fuzz(func(t *testing.T, b []byte) { roundTrip(t, b, nip.ParseTaskPage, nip.EncodeTaskPage) })
+}
+
+func FuzzEnrollmentCode(f *testing.F) {
+	for _, s := range []string{"7K3M-Q9TX", "oOiI-lL00", "7K3MQ9T\xff", ""} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		code, err := nip.NormalizeEnrollmentCode(s)
+		typed(t, err)
+		if err != nil {
+			return
+		}
+		if again, err := nip.NormalizeEnrollmentCode(code); err != nil || again != code || len(code) != 8 {
+			t.Fatalf("%q became %q, then %q (%v)", s, code, again, err)
+		}
+	})
+}

@@ -14,11 +14,10 @@ var unserved = func() map[string]unservedKind {
 	add(Unavailable, Operate, "spend.list", "spend.settle", "thread.send", "thread.stop", "thread.run")
 	add(Unavailable, Terminal, "terminal.open", "task.terminal.open")
 
-	add(Unsupported, AccessAdmin, "enroll.approve", "enroll.deny", "invite.create", "invite.cancel")
 	add(Unsupported, Terminal, "computer")
 	add(Unsupported, Review, "studio.merge.decide")
 	add(Unsupported, Observe,
-		"request.operation", "task.review", "verse.private",
+		"task.review", "verse.private",
 		"background.list", "background.show", "background.log",
 		"studio.snapshot", "studio.update", "studio.review.open",
 		"studio.agent.list", "studio.agent.memory.list", "studio.agent.jobs.list", "studio.agent.log",
@@ -28,8 +27,7 @@ var unserved = func() map[string]unservedKind {
 		"cloud.projects", "cloud.catalog", "cloud.list", "cloud.read", "cloud.original",
 		"environment.read", "environment.evidence")
 	add(Unsupported, Operate,
-		"task.command.at_revision", "task.queue.at_revision", "task.publish", "artifact.put",
-		"wallet.link.list", "wallet.link.answer", "background.run", "background.pause",
+		"task.publish", "wallet.link.list", "wallet.link.answer", "background.run", "background.pause",
 		"studio.goal.submit", "studio.seat.message", "studio.seat.pause", "studio.seat.resume",
 		"studio.seat.stop", "studio.task.reassign", "studio.task.cancel", "studio.task.retry",
 		"studio.task.prioritize", "studio.decision.answer", "studio.decision.always",

@@ -68,6 +68,14 @@ func (r *reader) operation(kind string, o object) Operation {
 	switch kind {
 	case EnrollRedeem{}.Kind():
 		return EnrollRedeem{InvitationID(o.text("invitation")), o.text("capability")}
+	case EnrollApprove{}.Kind():
+		return o.enrollApprove()
+	case EnrollDeny{}.Kind():
+		return EnrollDeny{EnrollmentID(o.text("enrollment")), Digest(o.text("request_digest"))}
+	case InviteCreate{}.Kind():
+		return InviteCreate{o.rights("rights"), o.int("grant_expires_at")}
+	case InviteCancel{}.Kind():
+		return InviteCancel{InvitationID(o.text("invitation"))}
 	case DeviceList{}.Kind():
 		return DeviceList{}
 	case DeviceRevoke{}.Kind():
@@ -84,6 +92,14 @@ func (r *reader) operation(kind string, o object) Operation {
 		return TaskCommand{o.object("command").command()}
 	case TaskQueue{}.Kind():
 		return TaskQueue{TaskID(o.text("task")), o.object("edit").queueEdit()}
+	case TaskCommandAt{}.Kind():
+		return TaskCommandAt{o.object("command").command(), o.int("revision")}
+	case TaskQueueAt{}.Kind():
+		return o.taskQueueAt()
+	case RequestOperation{}.Kind():
+		return RequestOperation{RequestID(o.text("request")), EventID(o.text("request_event"))}
+	case ArtifactPut{}.Kind():
+		return o.object("artifact").artifactPut()
 	case WorkspaceList{}.Kind():
 		return WorkspaceList{}
 	case TaskList{}.Kind():
@@ -125,6 +141,15 @@ func checkOperation(op Operation) *Error {
 	case EnrollRedeem:
 		v.id(string(op.Invitation), "invitation")
 		v.id(op.Capability, "capability")
+	case EnrollApprove:
+		v.enrollApprove(op)
+	case EnrollDeny:
+		v.id(string(op.Enrollment), "enrollment")
+		v.digest(op.RequestDigest, "request_digest")
+	case InviteCreate:
+		v.grantTerms(op.Rights, op.GrantExpiresAt)
+	case InviteCancel:
+		v.id(string(op.Invitation), "invitation")
 	case DeviceRevoke:
 		v.key(op.Device, "device")
 	case TaskCreate:
@@ -144,6 +169,15 @@ func checkOperation(op Operation) *Error {
 	case TaskQueue:
 		v.id(string(op.Task), "task")
 		v.queueEdit(op.Edit)
+	case TaskCommandAt:
+		v.taskCommandAt(op)
+	case TaskQueueAt:
+		v.taskQueueAt(op)
+	case RequestOperation:
+		v.id(string(op.Request), "request")
+		v.id(string(op.RequestEvent), "request_event")
+	case ArtifactPut:
+		v.artifactPut(op)
 	case TaskList:
 		v.listQuery(op.Query)
 	case TaskRead:
@@ -170,6 +204,14 @@ func EncodeOperation(op Operation) ([]byte, error) {
 	switch op := op.(type) {
 	case EnrollRedeem:
 		m["invitation"], m["capability"] = op.Invitation, op.Capability
+	case EnrollApprove:
+		enrollApproveMembers(m, op)
+	case EnrollDeny:
+		m["enrollment"], m["request_digest"] = op.Enrollment, op.RequestDigest
+	case InviteCreate:
+		m["rights"], m["grant_expires_at"] = op.Rights, op.GrantExpiresAt
+	case InviteCancel:
+		m["invitation"] = op.Invitation
 	case DeviceRevoke:
 		m["device"] = op.Device
 	case TaskCreate:
@@ -184,6 +226,15 @@ func EncodeOperation(op Operation) ([]byte, error) {
 		m["command"] = commandMembers(op.Command)
 	case TaskQueue:
 		m["task"], m["edit"] = op.Task, queueEditMembers(op.Edit)
+	case TaskCommandAt:
+		m["command"], m["revision"] = commandMembers(op.Command), op.Revision
+	case TaskQueueAt:
+		m["task"], m["revision"], m["edit"] = op.Task, op.Revision, queueEditMembers(op.Edit)
+		m["queue_digest"] = op.QueueDigest
+	case RequestOperation:
+		m["request"], m["request_event"] = op.Request, op.RequestEvent
+	case ArtifactPut:
+		m["artifact"] = artifactPutMembers(op)
 	case TaskList:
 		m["query"] = listQueryMembers(op.Query)
 	case TaskRead:

@@ -33,6 +33,12 @@ func (r *reader) outcome(o object) Outcome {
 	switch kind {
 	case Granted{}.OutcomeKind():
 		out = Granted{r.event(o.object("authorization"))}
+	case DeniedEnrollment{}.OutcomeKind():
+		out = DeniedEnrollment{}
+	case Invited{}.OutcomeKind():
+		out = Invited{InvitationID(o.text("invitation")), o.text("code"), o.int("expires_at")}
+	case CancelledInvitation{}.OutcomeKind():
+		out = CancelledInvitation{InvitationID(o.text("invitation"))}
 	case Devices{}.OutcomeKind():
 		out = o.devices()
 	case RevokedDevice{}.OutcomeKind():
@@ -47,6 +53,12 @@ func (r *reader) outcome(o object) Outcome {
 		receipt.end()
 	case QueueState{}.OutcomeKind():
 		out = o.object("queue").queueState()
+	case QueueAtRevision{}.OutcomeKind():
+		out = QueueAtRevision{o.object("queue").queueState(), o.int("revision"), Digest(o.text("queue_digest"))}
+	case RecordedOperation{}.OutcomeKind():
+		out = o.recorded()
+	case ArtifactProgress{}.OutcomeKind():
+		out = o.object("artifact").artifactProgress()
 	case Workspaces{}.OutcomeKind():
 		w := Workspaces{}
 		for _, s := range o.texts("workspaces", maxWorkspaces) {
@@ -109,6 +121,11 @@ func (v *validator) outcome(out Outcome) {
 	switch out := out.(type) {
 	case Granted:
 		v.authorization(out.Authorization)
+	case DeniedEnrollment:
+	case Invited:
+		v.invited(out)
+	case CancelledInvitation:
+		v.id(string(out.Invitation), "invitation")
 	case Devices:
 		v.must(len(out.Devices) <= maxDevices, Bounds, "too many devices")
 		for _, d := range out.Devices {
@@ -126,6 +143,12 @@ func (v *validator) outcome(out Outcome) {
 		v.text(out.Reference, maxReference, "receipt.reference")
 	case QueueState:
 		v.queueState(out)
+	case QueueAtRevision:
+		v.queueAtRevision(out)
+	case RecordedOperation:
+		v.recorded(out)
+	case ArtifactProgress:
+		v.artifactProgress(out)
 	case Workspaces:
 		v.must(len(out.Workspaces) <= maxWorkspaces, Bounds, "too many workspaces")
 		for i, w := range out.Workspaces {
@@ -207,6 +230,10 @@ func EncodeOutcome(out Outcome) ([]byte, error) {
 	switch out := out.(type) {
 	case Granted:
 		m["authorization"] = eventMembers(out.Authorization)
+	case Invited:
+		m["invitation"], m["code"], m["expires_at"] = out.Invitation, out.Code, out.ExpiresAt
+	case CancelledInvitation:
+		m["invitation"] = out.Invitation
 	case Devices:
 		m["devices"] = deviceMembers(out.Devices)
 	case RevokedDevice:
@@ -215,6 +242,14 @@ func EncodeOutcome(out Outcome) ([]byte, error) {
 		m["receipt"] = members{"operation": out.Operation, "reference": out.Reference}
 	case QueueState:
 		m["queue"] = queueMembers(out)
+	case QueueAtRevision:
+		m["queue"], m["revision"], m["queue_digest"] = queueMembers(out.Queue), out.Revision, out.QueueDigest
+	case RecordedOperation:
+		if err := recordedMembers(m, out); err != nil {
+			return nil, err
+		}
+	case ArtifactProgress:
+		m["artifact"] = members{"digest": out.Digest, "received": out.Received, "complete": out.Complete}
 	case Workspaces:
 		m["workspaces"] = out.Workspaces
 	case Tasks:

@@ -1,10 +1,6 @@
 package nip
 
-import (
-	"slices"
-
-	"github.com/go-json-experiment/json/jsontext"
-)
+import "slices"
 
 // The ceiling of an encoded outcome, and what a reader grants beyond it.
 const (
@@ -29,22 +25,8 @@ func ParseReply(inline []byte) (Reply, error) {
 		Request: RequestID(o.text("request")), RequestEvent: EventID(o.text("request_event")),
 		Host: PubKey(o.text("host")), IssuedAt: o.int("issued_at"), ExpiresAt: o.int("expires_at"),
 	}
-	result := o.object("result")
-	switch oneOf(result, "status", "ok", "refused") {
-	case "ok":
-		raw := result.raw("outcome")
-		if len(raw) > maxOutcome+outcomeSlack {
-			r.fail(Bounds, "the outcome is over 48 KiB")
-		}
-		p.Outcome = r.outcome(r.object("outcome", raw))
-	case "refused":
-		f := &Refusal{Code: oneOf(result, "code", codes...)}
-		if !result.null("missing") {
-			f.Missing = oneOf(result, "missing", allRights...)
-		}
-		p.Refusal = f
-	}
-	result.end()
+	result := o.object("result").result()
+	p.Outcome, p.Refusal = result.Outcome, result.Refusal
 	o.end()
 	r.checkHeader(v, requires, SchemaReply)
 	if r.err == nil {
@@ -64,15 +46,14 @@ func checkReply(p Reply) *Error {
 	v.int(p.IssuedAt, "issued_at")
 	v.int(p.ExpiresAt, "expires_at")
 	v.must(p.ExpiresAt > p.IssuedAt, Malformed, "the reply was issued at or after its end")
-	v.must((p.Outcome == nil) != (p.Refusal == nil), Malformed, "there is not exactly one of outcome and refusal")
-	if f := p.Refusal; f != nil {
-		v.must(slices.Contains(codes, f.Code), Malformed, "code is not known")
-		v.must((f.Code == MissingRight) == (f.Missing != ""), Malformed, "missing does not agree with code")
-		v.must(f.Missing == "" || slices.Contains(allRights, f.Missing), Malformed, "missing is not a right")
-	} else if v.err == nil {
-		v.outcome(p.Outcome)
-	}
+	v.result(Result{p.Outcome, p.Refusal})
 	return v.err
+}
+
+func (v *validator) refusal(f Refusal) {
+	v.must(slices.Contains(codes, f.Code), Malformed, "code is not known")
+	v.must((f.Code == MissingRight) == (f.Missing != ""), Malformed, "missing does not agree with code")
+	v.must(f.Missing == "" || slices.Contains(allRights, f.Missing), Malformed, "missing is not a right")
 }
 
 // EncodeReply writes a reply under the rules of ParseReply. Code bounds says that
@@ -82,18 +63,9 @@ func EncodeReply(p Reply) (Artifact, error) {
 	if err := checkReply(p); err != nil {
 		return Artifact{}, err
 	}
-	result := members{"status": "refused"}
-	if f := p.Refusal; f != nil {
-		result["code"], result["missing"] = f.Code, nil
-		if f.Missing != "" {
-			result["missing"] = f.Missing
-		}
-	} else {
-		outcome, err := EncodeOutcome(p.Outcome)
-		if err != nil {
-			return Artifact{}, err
-		}
-		result = members{"status": "ok", "outcome": jsontext.Value(outcome)}
+	result, err := resultMembers(Result{p.Outcome, p.Refusal})
+	if err != nil {
+		return Artifact{}, err
 	}
 	return artifact(SchemaReply, members{
 		"request": p.Request, "request_event": p.RequestEvent, "host": p.Host,

@@ -95,7 +95,33 @@ func outcomes(t testing.TB) map[string]obj {
 		"tasks":      {"kind": "tasks", "tasks": listingObject()},
 		"task":       {"kind": "task", "task": pageObject()},
 		"original":   {"kind": "task_original", "original": chunkObject()},
+
+		"denied":      {"kind": "denied"},
+		"invitation":  invitedObject(t),
+		"cancelled":   {"kind": "cancelled", "invitation": id("2")},
+		"exact queue": {"kind": "queue_at_revision", "queue": queueObject(), "revision": 4, "queue_digest": fixDigest},
+		"recorded dispatch": recordedObject(ok(obj{"kind": "dispatched",
+			"receipt": obj{"operation": "task.create", "reference": fixTask}})),
+		"recorded refusal": recordedObject(refused("missing_right", "operate")),
+		"nothing recorded": recordedObject(nil),
+		"artifact":         progressObject(nil),
 	}
+}
+
+func recordedObject(result any) obj {
+	return obj{"kind": "request_operation", "request": id("a"), "request_event": id("b"), "result": result}
+}
+
+func progressObject(change obj) obj {
+	return obj{"kind": "artifact", "artifact": with(obj{"digest": fixDigest, "received": 10, "complete": true}, change)}
+}
+
+func invitedObject(t testing.TB) obj {
+	s, err := nip.EncodeInvitation(fixtureInvitation(), nip.Profile{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return obj{"kind": "invitation", "invitation": id("2"), "code": s, "expires_at": issued + 300}
 }
 
 func eventObject(t testing.TB, ev *nip.Event) obj {

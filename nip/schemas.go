@@ -8,4 +8,8 @@ const (
 	SchemaReply    = "openagents.host-reply.v1"
 	SchemaSummary  = "openagents.activity-summary.v1"
 	SchemaPresence = "openagents.host-presence.v1"
+
+	SchemaEnrollment = "openagents.host-enrollment-request.v1"
+	SchemaNudge      = "openagents.host-nudge.v1"
+	SchemaHints      = "openagents.reach-hints.v1"
 )

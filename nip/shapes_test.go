@@ -69,5 +69,41 @@ func validOperations() map[string]obj {
 		"task original, no turn": {"kind": "task.original", "query": with(originalObject(), obj{
 			"scope": with(scopeObject(), obj{"attempt": nil}), "original": with(originalRefObject(), obj{"source": "artifact:" + id("c")})})},
 		"unserved, name only": {"kind": "thread.list"},
+
+		"request_approve":       approveObject(),
+		"request_deny":          {"kind": "enroll.deny", "enrollment": fixTask, "request_digest": fixDigest},
+		"request_invite":        {"kind": "invite.create", "rights": []any{"observe", "operate"}, "grant_expires_at": issued + 86_400},
+		"request_cancel_invite": {"kind": "invite.cancel", "invitation": id("2")},
+		"exact command":         exactCommandObject(),
+		"exact queue":           exactQueueObject(),
+		"exact queue, first":    with(exactQueueObject(), obj{"edit": obj{"action": "list"}, "queue_digest": nil}),
+		"exact queue, again":    with(exactQueueObject(), obj{"edit": obj{"action": "list"}}),
+		"recovery":              {"kind": "request.operation", "request": id("a"), "request_event": id("b")},
+		"artifact":              putObject(nil),
+		"artifact's last byte":  putObject(obj{"size": 8 << 20, "offset": 8<<20 - 1, "data": "AA==", "media_type": "image/jpeg"}),
 	}
+}
+
+func approveObject() obj {
+	return obj{
+		"kind": "enroll.approve", "enrollment": fixTask, "request_digest": fixDigest, "code": "7K3M-Q9TX",
+		"device": device, "rights": []any{"observe", "operate"}, "grant_expires_at": issued + 86_400,
+	}
+}
+
+func exactCommandObject() obj {
+	return obj{"kind": "task.command.at_revision", "command": commandObject(), "revision": 3}
+}
+
+func exactQueueObject() obj {
+	return obj{
+		"kind": "task.queue.at_revision", "task": fixTask, "revision": 4, "queue_digest": fixDigest,
+		"edit": obj{"action": "remove", "command": id("6")},
+	}
+}
+
+func putObject(change obj) obj {
+	return obj{"kind": "artifact.put", "artifact": with(obj{
+		"digest": fixDigest, "media_type": "image/png", "size": 10, "offset": 2, "data": "AAECAwQFBgc=",
+	}, change)}
 }

@@ -222,3 +222,51 @@ func TestVectorSummary(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestVectorEnrollment(t *testing.T) {
+	var v struct {
+		Host, Owner int
+		Enrollment  EnrollmentID
+		Relay       RelayURL
+		Rights      Rights
+		Issued      int64  `json:"issued_at"`
+		Expires     int64  `json:"expires_at"`
+		BodyBytes   int    `json:"body_bytes"`
+		BodyDigest  Digest `json:"body_digest"`
+		Code        string
+		CodeDigest  Digest `json:"code_digest"`
+	}
+	readVector(t, "enrollment.json", &v)
+	a, err := EncodeEnrollment(Enrollment{
+		v.Enrollment, scalar(v.Host).Public(), scalar(v.Owner).Public(), v.Relay, v.Rights, v.Issued, v.Expires,
+	})
+	if err != nil || len(a.Inline) != v.BodyBytes || DigestOf(a.Inline) != v.BodyDigest {
+		t.Errorf("enrollment %s %v", a.Inline, err)
+	}
+	if _, err := ParseEnrollment(a.Inline, Profile{}); err != nil {
+		t.Error(err)
+	}
+	for _, typed := range []string{v.Code, "7k3mq9tx", " 7K3M Q9TX"} {
+		if got, err := EnrollmentCodeDigest(v.Enrollment, typed); err != nil || got != v.CodeDigest {
+			t.Errorf("digest of %q: %s %v", typed, got, err)
+		}
+	}
+}
+
+func TestVectorNudge(t *testing.T) {
+	var v struct {
+		Host, Device int
+		Issued       int64  `json:"issued_at"`
+		Expires      int64  `json:"expires_at"`
+		BodyBytes    int    `json:"body_bytes"`
+		BodyDigest   Digest `json:"body_digest"`
+	}
+	readVector(t, "nudge.json", &v)
+	a, err := EncodeNudge(Nudge{scalar(v.Host).Public(), scalar(v.Device).Public(), v.Issued, v.Expires})
+	if err != nil || len(a.Inline) != v.BodyBytes || DigestOf(a.Inline) != v.BodyDigest {
+		t.Errorf("nudge %s %v", a.Inline, err)
+	}
+	if _, err := ParseNudge(a.Inline); err != nil {
+		t.Error(err)
+	}
+}
