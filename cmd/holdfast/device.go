@@ -97,7 +97,11 @@ func (v *deviceVerbs) with(c *cobra.Command, limit time.Duration, fn func(ctx co
 		ctx, cancel = context.WithTimeout(ctx, limit)
 		defer cancel()
 	}
+	before, _ := d.Grant()
 	err = fn(ctx, d)
+	if g, ok := d.Grant(); ok && g.ID != before.ID {
+		fmt.Fprintf(v.g.stderr, "the host renewed this device's grant, now until %s\n", clockTime(g.ExpiresAt))
+	}
 	if off := d.ClockOffset(); off > 30*time.Second || off < -30*time.Second {
 		fmt.Fprintf(v.g.stderr, "this clock is %d s %s the host's; set it\n", int64(off.Abs()/time.Second), aheadOr(off > 0))
 	}

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"holdfast/nip"
 )
@@ -57,4 +58,33 @@ func TestDeviceHosts(t *testing.T) {
 	}
 	v.fails(t, exitFailed, "absent", "hosts", "--forget", string(a.key.Public()))
 	v.ok(t, "workspaces")
+}
+
+// A verb that meets a renewed grant says so, and from then on the new end shows.
+func TestDeviceRenewal(t *testing.T) {
+	s := newStandIn(t)
+	s.left = 3600
+	v := &verb{dir: filepath.Join(t.TempDir(), "profile")}
+	v.ok(t, "pair", s.code(), "--allow-loopback")
+	end := func() float64 {
+		return v.ok(t, "hosts")["hosts"].([]any)[0].(map[string]any)["expires_at"].(float64)
+	}
+	if end() != float64(s.grant.ExpiresAt) {
+		t.Fatalf("before: until %v, want %d", end(), s.grant.ExpiresAt)
+	}
+	renewed := s.grant
+	renewed.ID, renewed.IssuedAt = nip.GrantID(testID(t)), time.Now().Unix()
+	renewed.ExpiresAt = renewed.IssuedAt + 86_400
+	a, err := nip.EncodeGrant(renewed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.publish(s.seal(renewed.Device, nip.Mailbox(renewed.ID), a))
+	s.set(func(nip.Request) (nip.Outcome, *nip.Refusal) { return nip.Workspaces{}, nil })
+	if code := v.run(t, "workspaces"); code != exitOK || !strings.Contains(v.err.String(), "renewed") {
+		t.Errorf("exit %d, %q", code, v.err.String())
+	}
+	if end() != float64(renewed.ExpiresAt) {
+		t.Errorf("after: until %v, want %d", end(), renewed.ExpiresAt)
+	}
 }

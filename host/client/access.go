@@ -31,6 +31,10 @@ func admit(ev *nip.Event, key nip.SecretKey, p nip.Profile) (access, error) {
 	if err != nil {
 		return access{}, fmt.Errorf("grant event: %w", err)
 	}
+	return admitVerified(v, key, p)
+}
+
+func admitVerified(v nip.Verified, key nip.SecretKey, p nip.Profile) (access, error) {
 	o, err := nip.Open(v, key)
 	if err != nil {
 		return access{}, fmt.Errorf("grant envelope: %w", err)
@@ -53,7 +57,7 @@ func admit(ev *nip.Event, key nip.SecretKey, p nip.Profile) (access, error) {
 	case o.IssuedAt != g.IssuedAt || o.RetainUntil != g.ExpiresAt:
 		return access{}, fmt.Errorf("grant and envelope disagree about time")
 	}
-	return access{grant: g, event: ev, body: o.Inline}, nil
+	return access{grant: g, event: v.Event(), body: o.Inline}, nil
 }
 
 // encode is the record as it stands in its file.

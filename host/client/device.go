@@ -249,6 +249,7 @@ type peer struct {
 
 // peer returns the paired host with the link to it, dialled at first use.
 func (d *Device) peer() (peer, error) {
+	d.reread()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
