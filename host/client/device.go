@@ -60,9 +60,10 @@ type pace struct {
 	settle time.Duration // after a reply without an OK
 
 	between time.Duration // two tries
+	nudge   int64         // seconds between two nudges of one host; 0 leaves none
 }
 
-var defaultPace = pace{try: 12 * time.Second, again: 4 * time.Second, settle: 250 * time.Millisecond, between: 200 * time.Millisecond}
+var defaultPace = pace{try: 12 * time.Second, again: 4 * time.Second, settle: 250 * time.Millisecond, between: 200 * time.Millisecond, nudge: 30}
 
 // Init opens the profile dir and makes the folder (0700) and the device's key
 // (0600) where they are absent. An existing key is kept.

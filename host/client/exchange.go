@@ -116,6 +116,8 @@ func (d *Device) exchange(ctx context.Context, p peer, r prepared) (Exchange, er
 		if quiet.why != nil {
 			last = quiet.why
 		}
+		// A host that is there answers within a try.
+		d.nudge(ctx, p)
 		pause(ctx, d.pace.between)
 		if ctx.Err() != nil {
 			d.learn((*clock).silent)

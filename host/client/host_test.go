@@ -100,7 +100,7 @@ func (h *host) open(ev *nip.Event) (nip.Request, bool) {
 		h.t.Fatal(err)
 	}
 	o, err := nip.Open(v, h.key)
-	if err != nil || o.Recipient != h.key.Public() {
+	if err != nil || o.Recipient != h.key.Public() || o.Schema == nip.SchemaNudge {
 		return nip.Request{}, false
 	}
 	r, err := nip.ParseRequest(o.Inline, nip.Profile{Loopback: true})
@@ -162,6 +162,7 @@ func opened(t testing.TB, dir string, p *paper) *Device {
 		t.Fatal(err)
 	}
 	d.dial = p.dial
+	d.pace.nudge = 0 // tests count publications; those of nudges ask for them
 	t.Cleanup(func() { d.Close() })
 	return d
 }
@@ -192,7 +193,7 @@ func reopen(t testing.TB, d *Device, p *paper) *Device {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.dial = p.dial
+	n.dial, n.pace.nudge = p.dial, 0
 	t.Cleanup(func() { n.Close() })
 	return n
 }

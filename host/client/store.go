@@ -28,6 +28,7 @@ var (
 	metaClock    = "clock/"    // + host -> clock
 	metaLoopback = "loopback/" // + host -> 1: a person's word
 	metaPresence = "presence/" // + host -> floor
+	metaNudge    = "nudge/"    // + host -> local time of the last one
 	// The names of a profile that knew one host only.
 	oldMetaClock    = []byte("clock")
 	oldMetaLoopback = []byte("loopback")
