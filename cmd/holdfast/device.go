@@ -21,6 +21,7 @@ import (
 type deviceVerbs struct {
 	g       *globals
 	profile string
+	host    string
 	timeout time.Duration
 }
 
@@ -38,6 +39,7 @@ func deviceCommand(g *globals) *cobra.Command {
 			"sent again under the same ID, so it never runs twice.",
 	}
 	c.PersistentFlags().StringVar(&v.profile, "profile", "", "the folder that holds this device (default $HOLDFAST_PROFILE, else $XDG_STATE_HOME/holdfast-device)")
+	c.PersistentFlags().StringVar(&v.host, "host", "", "which paired host: its key, or the beginning of it (needed where there are several)")
 	c.PersistentFlags().DurationVar(&v.timeout, "timeout", defaultCall, "how long to wait for the host")
 	c.AddCommand(v.initVerb(), v.pairVerb(), v.createVerb(),
 		v.commandVerb(nip.Send, "send TASK TEXT", "Give an ended task its next turn"),
@@ -46,7 +48,8 @@ func deviceCommand(g *globals) *cobra.Command {
 		v.commandVerb(nip.Answer, "answer TASK TEXT", "Answer the question a task waits with"),
 		v.commandVerb(nip.Interrupt, "interrupt TASK [REASON]", "Stop the running turn"),
 		v.heldVerb(), v.tasksVerb(), v.readVerb(), v.originalVerb(), v.watchVerb(),
-		v.callVerb(), v.outboxVerb(),
+		v.callVerb(), v.outboxVerb(), v.hostsVerb(),
+		v.inviteVerb(), v.enrollmentsVerb(), v.approveVerb(), v.denyVerb(), v.acceptVerb(),
 		v.simpleVerb("devices", "List the devices of the host", 0, func([]string) (nip.Operation, error) { return nip.DeviceList{}, nil }),
 		v.simpleVerb("workspaces", "List the workspace labels of the host", 0, func([]string) (nip.Operation, error) { return nip.WorkspaceList{}, nil }),
 		v.simpleVerb("revoke KEY", "Revoke a device", 1, func(args []string) (nip.Operation, error) {
@@ -84,7 +87,7 @@ func (v *deviceVerbs) dir() string {
 
 // with opens the profile for one verb. limit bounds the verb; 0 is none.
 func (v *deviceVerbs) with(c *cobra.Command, limit time.Duration, fn func(ctx context.Context, d *client.Device) error) error {
-	d, err := client.Open(v.dir(), client.Options{Log: v.g.log})
+	d, err := client.Open(v.dir(), client.Options{Log: v.g.log, Host: v.host})
 	if err != nil {
 		return deviceError(err)
 	}
@@ -95,7 +98,11 @@ func (v *deviceVerbs) with(c *cobra.Command, limit time.Duration, fn func(ctx co
 		ctx, cancel = context.WithTimeout(ctx, limit)
 		defer cancel()
 	}
+	before, _ := d.Grant()
 	err = fn(ctx, d)
+	if g, ok := d.Grant(); ok && g.ID != before.ID {
+		fmt.Fprintf(v.g.stderr, "the host renewed this device's grant, now until %s\n", clockTime(g.ExpiresAt))
+	}
 	if off := d.ClockOffset(); off > 30*time.Second || off < -30*time.Second {
 		fmt.Fprintf(v.g.stderr, "this clock is %d s %s the host's; set it\n", int64(off.Abs()/time.Second), aheadOr(off > 0))
 	}
@@ -115,12 +122,15 @@ func deviceError(err error) error {
 	var relayRefused *relay.RefusedError
 	var fault *nip.Error
 	var already *cliError
+	var choice *client.ChoiceError
 	at := func(exit int, code, hint string) error {
 		return &cliError{Exit: exit, Code: code, Message: err.Error(), Hint: hint}
 	}
 	switch {
 	case err == nil || errors.As(err, &already):
 		return err
+	case errors.As(err, &choice):
+		return at(exitUsage, "which_host", "--host KEY; device hosts lists them")
 	case errors.As(err, &refused):
 		return at(exitFailed, string(refused.Code), refusalHint(refused))
 	case errors.As(err, &relayRefused):
@@ -132,7 +142,7 @@ func deviceError(err error) error {
 	case errors.Is(err, client.ErrNewer):
 		return at(exitCorrupt, "newer", "use the holdfast that wrote it")
 	case errors.Is(err, client.ErrDamaged):
-		return at(exitCorrupt, "damaged", "use another --profile and pair again")
+		return at(exitCorrupt, "damaged", "pair with that host again, or use another --profile")
 	case errors.Is(err, client.ErrNoKey):
 		return at(exitFailed, "no_key", "holdfast device init")
 	case errors.Is(err, client.ErrNotPaired), errors.Is(err, client.ErrGrantExpired):
@@ -212,7 +222,7 @@ func (v *deviceVerbs) pairVerb() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			d, err := client.Init(v.dir(), client.Options{Log: v.g.log, Loopback: loopback})
+			d, err := client.Init(v.dir(), client.Options{Log: v.g.log, Loopback: loopback, AnyHost: true})
 			if err != nil {
 				return deviceError(err)
 			}

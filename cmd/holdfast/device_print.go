@@ -166,6 +166,11 @@ func (v *deviceVerbs) emitUpdate(u client.Update) error {
 			fmt.Fprintf(w, "%s  %s  r%-4d  %-9s  %s\n", clockTime(s.UpdatedAt), s.Task, s.Sequence, s.Phase, line(s.Headline))
 		})
 	}
+	if g := u.Grant; g != nil {
+		return v.g.emit(map[string]any{"event": "grant", "grant": g.ID, "expires_at": g.ExpiresAt}, func(w io.Writer) {
+			fmt.Fprintf(w, "%s  grant renewed, now until %s\n", clockTime(g.IssuedAt), clockTime(g.ExpiresAt))
+		})
+	}
 	p := u.Presence
 	return v.g.emit(map[string]any{"event": "presence", "generation": p.Generation, "observed_at": p.ObservedAt,
 		"capabilities": p.Capabilities}, func(w io.Writer) {

@@ -32,6 +32,8 @@ type standIn struct {
 	link  relay.Link
 
 	mu     sync.Mutex // guards what follows
+	left   int64      // seconds that the next grant has left of its day; 0 is all of them
+	grant  nip.Grant  // the last one issued
 	asked  []nip.Operation
 	answer func(r nip.Request) (nip.Outcome, *nip.Refusal)
 }
@@ -120,6 +122,12 @@ func (s *standIn) handle(v nip.Verified) {
 	if redeem, ok := r.Op.(nip.EnrollRedeem); ok {
 		g := nip.Grant{ID: nip.GrantID(testID(s.t)), Origin: nip.Origin{Kind: "invitation", ID: string(redeem.Invitation), Issuer: s.key.Public()},
 			Host: s.key.Public(), Owner: s.owner.Public(), Device: o.Signer, Relay: s.url, IssuedAt: now, ExpiresAt: now + 86_400, Rights: nip.PairingRights()}
+		s.mu.Lock()
+		if s.left != 0 {
+			g.IssuedAt, g.ExpiresAt = now+s.left-86_400, now+s.left
+		}
+		s.grant = g
+		s.mu.Unlock()
 		a, err := nip.EncodeGrant(g)
 		if err != nil {
 			s.t.Error(err)
@@ -561,8 +569,8 @@ func TestDeviceWatch(t *testing.T) {
 
 // The profile's own troubles have their exit codes.
 func TestDeviceProfileErrors(t *testing.T) {
-	v, _, _ := atHost(t)
-	path := filepath.Join(v.dir, "access.json")
+	v, s, _ := atHost(t)
+	path := filepath.Join(v.dir, "hosts", string(s.key.Public())+".json")
 	good, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)

@@ -112,7 +112,7 @@ func (v *deviceVerbs) emitOutbox(rows []client.OutboxRow) error {
 	docs := make([]map[string]any, 0, len(rows))
 	for _, r := range rows {
 		docs = append(docs, map[string]any{"kind": r.Kind, "id": r.ID, "task": r.Task, "action": r.Action, "since": r.Since,
-			"tries": r.Tries, "state": r.State, "last_error": r.LastError, "foreign": r.Foreign, "replaces": r.Replaces})
+			"tries": r.Tries, "state": r.State, "last_error": r.LastError, "foreign": r.Foreign, "host": r.Host, "replaces": r.Replaces})
 	}
 	return v.g.emit(map[string]any{"outbox": docs}, func(w io.Writer) {
 		if len(rows) == 0 {

@@ -8,8 +8,11 @@ import (
 	"holdfast/nip"
 )
 
-// maxAccess bounds access.json: a grant and the event that carries it.
+// maxAccess bounds an access record: a grant and the event that carries it.
 const maxAccess = 512 << 10
+
+// recordName is what errors call an access record.
+const recordName = "access record"
 
 // access is the device's proof of its standing: the grant, and the host's
 // signed envelope from which it was taken (NIP-HOST, access record).
@@ -28,6 +31,10 @@ func admit(ev *nip.Event, key nip.SecretKey, p nip.Profile) (access, error) {
 	if err != nil {
 		return access{}, fmt.Errorf("grant event: %w", err)
 	}
+	return admitVerified(v, key, p)
+}
+
+func admitVerified(v nip.Verified, key nip.SecretKey, p nip.Profile) (access, error) {
 	o, err := nip.Open(v, key)
 	if err != nil {
 		return access{}, fmt.Errorf("grant envelope: %w", err)
@@ -50,10 +57,10 @@ func admit(ev *nip.Event, key nip.SecretKey, p nip.Profile) (access, error) {
 	case o.IssuedAt != g.IssuedAt || o.RetainUntil != g.ExpiresAt:
 		return access{}, fmt.Errorf("grant and envelope disagree about time")
 	}
-	return access{grant: g, event: ev, body: o.Inline}, nil
+	return access{grant: g, event: v.Event(), body: o.Inline}, nil
 }
 
-// encode is the record as it stands in access.json.
+// encode is the record as it stands in its file.
 func (a access) encode() ([]byte, error) {
 	b, err := json.Marshal(map[string]any{
 		"v":             nip.SchemaAccess,
@@ -67,43 +74,43 @@ func (a access) encode() ([]byte, error) {
 	return nip.Canonical(b)
 }
 
-// parseAccess decodes and verifies access.json. Nothing in it is believed that
+// parseAccess decodes and verifies an access record. Nothing in it is believed that
 // the host's signed envelope does not repeat byte for byte.
 func parseAccess(raw []byte, key nip.SecretKey, p nip.Profile) (access, error) {
 	if len(raw) > maxAccess {
-		return access{}, fmt.Errorf("%w: %s is too long", ErrDamaged, accessFile)
+		return access{}, fmt.Errorf("%w: %s is too long", ErrDamaged, recordName)
 	}
 	canon, err := nip.Canonical(raw)
 	if err != nil {
-		return access{}, fmt.Errorf("%w: %s: %w", ErrDamaged, accessFile, err)
+		return access{}, fmt.Errorf("%w: %s: %w", ErrDamaged, recordName, err)
 	}
 	var m map[string]json.RawMessage
 	if err := json.Unmarshal(canon, &m); err != nil {
-		return access{}, fmt.Errorf("%w: %s is not an object", ErrDamaged, accessFile)
+		return access{}, fmt.Errorf("%w: %s is not an object", ErrDamaged, recordName)
 	}
 	var v string
 	if err := json.Unmarshal(m["v"], &v); err != nil {
-		return access{}, fmt.Errorf("%w: %s has no version", ErrDamaged, accessFile)
+		return access{}, fmt.Errorf("%w: %s has no version", ErrDamaged, recordName)
 	}
 	if v != nip.SchemaAccess {
-		return access{}, fmt.Errorf("%w: %s has version %q", ErrNewer, accessFile, bounded(v))
+		return access{}, fmt.Errorf("%w: %s has version %q", ErrNewer, recordName, bounded(v))
 	}
 	if requires := string(m["requires"]); requires != "[]" && len(m) == 4 {
-		return access{}, fmt.Errorf("%w: %s requires features", ErrNewer, accessFile)
+		return access{}, fmt.Errorf("%w: %s requires features", ErrNewer, recordName)
 	}
 	if len(m) != 4 || m["grant"] == nil || m["authorization"] == nil {
-		return access{}, fmt.Errorf("%w: %s has the wrong members", ErrDamaged, accessFile)
+		return access{}, fmt.Errorf("%w: %s has the wrong members", ErrDamaged, recordName)
 	}
 	ev, err := nip.ParseEvent(m["authorization"])
 	if err != nil {
-		return access{}, fmt.Errorf("%w: %s: %w", ErrDamaged, accessFile, err)
+		return access{}, fmt.Errorf("%w: %s: %w", ErrDamaged, recordName, err)
 	}
 	a, err := admit(ev, key, p)
 	if err != nil {
-		return access{}, fmt.Errorf("%w: %s: %w", ErrDamaged, accessFile, err)
+		return access{}, fmt.Errorf("%w: %s: %w", ErrDamaged, recordName, err)
 	}
 	if !bytes.Equal(m["grant"], a.body) {
-		return access{}, fmt.Errorf("%w: %s shows another grant than the host signed", ErrDamaged, accessFile)
+		return access{}, fmt.Errorf("%w: %s shows another grant than the host signed", ErrDamaged, recordName)
 	}
 	return a, nil
 }

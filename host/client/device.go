@@ -30,18 +30,27 @@ type Device struct {
 	life  context.Context // ends with Close; what runs in the background ends with it
 	end   context.CancelFunc
 
-	mu     sync.Mutex // guards the members below
-	access *access
-	link   relay.Link // to the grant's relay; nil until the first call
-	clock  clock
-	closed bool
+	mu      sync.Mutex // guards the members below
+	access  *access
+	choice  *ChoiceError // set when none of several hosts was named; access is nil
+	link    relay.Link   // to the grant's relay; nil until the first call
+	clock   clock
+	clockOf nip.PubKey // the host whose clock it is
+	closed  bool
 }
 
 // Options of Open.
 type Options struct {
 	Loopback bool // a person's explicit word that ws:// on a loopback address is fine; kept by Pair
-	Now      func() time.Time
-	Log      zerolog.Logger
+	// Host names the host that the device turns to: its key in hex or npub, or
+	// the beginning of the hex. It may be empty where only one is paired; where
+	// several are, calls are a *ChoiceError until Pair.
+	Host string
+	// AnyHost turns to no host at all: for Hosts, Forget and Pair, which then
+	// work beside a record that proves nothing. Calls are ErrNotPaired.
+	AnyHost bool
+	Now     func() time.Time
+	Log     zerolog.Logger
 }
 
 // pace holds the waits of an exchange.
@@ -51,9 +60,10 @@ type pace struct {
 	settle time.Duration // after a reply without an OK
 
 	between time.Duration // two tries
+	nudge   int64         // seconds between two nudges of one host; 0 leaves none
 }
 
-var defaultPace = pace{try: 12 * time.Second, again: 4 * time.Second, settle: 250 * time.Millisecond, between: 200 * time.Millisecond}
+var defaultPace = pace{try: 12 * time.Second, again: 4 * time.Second, settle: 250 * time.Millisecond, between: 200 * time.Millisecond, nudge: 30}
 
 // Init opens the profile dir and makes the folder (0700) and the device's key
 // (0600) where they are absent. An existing key is kept.
@@ -78,8 +88,10 @@ func makeKey(dir string) error {
 	if _, err := os.Lstat(filepath.Join(dir, keyFile)); err == nil || !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	if _, err := os.Lstat(filepath.Join(dir, accessFile)); err == nil {
-		return fmt.Errorf("%w: %s is missing beside %s; put it back or use another profile", ErrDamaged, keyFile, accessFile)
+	for _, name := range []string{oldAccessFile, hostsFolder} {
+		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
+			return fmt.Errorf("%w: %s is missing beside %s; put it back or use another profile", ErrDamaged, keyFile, name)
+		}
 	}
 	key, err := nip.GenerateSecretKey(rand.Reader)
 	if err != nil {
@@ -88,8 +100,9 @@ func makeKey(dir string) error {
 	return writeFile(dir, keyFile, []byte(key.Hex()+"\n"))
 }
 
-// Open opens a profile that Init made. The access record is verified again:
-// one that does not prove itself is ErrDamaged, never a smaller grant.
+// Open opens a profile that Init made and turns to the host that Options.Host
+// names. Its access record is verified again: one that does not prove itself is
+// ErrDamaged, never a smaller grant.
 func Open(dir string, o Options) (*Device, error) {
 	if err := checkFolder(dir); err != nil {
 		return nil, err
@@ -116,25 +129,31 @@ func Open(dir string, o Options) (*Device, error) {
 	return d, nil
 }
 
-// load reads what was learnt and the access record.
+// load chooses a host and reads its access record and what was learnt of it.
 func (d *Device) load() error {
-	m, err := d.store.readMeta()
-	if err != nil {
+	if err := d.migrate(); err != nil {
 		return err
 	}
-	d.clock = m.Clock
-	raw, err := readFile(d.dir, accessFile, maxAccess)
-	if errors.Is(err, os.ErrNotExist) {
+	hosts, err := pairedHosts(d.dir)
+	if err != nil || d.o.AnyHost {
+		return err
+	}
+	host, err := choose(hosts, d.o.Host)
+	if d.o.Host == "" && errors.As(err, &d.choice) {
 		return nil
 	}
+	if err != nil || host == "" {
+		return err
+	}
+	m, err := d.store.readMeta(host)
 	if err != nil {
 		return err
 	}
-	a, err := parseAccess(raw, d.key, nip.Profile{Loopback: d.o.Loopback || m.Loopback})
+	a, err := readRecord(d.dir, host, d.key, nip.Profile{Loopback: d.o.Loopback || m.Loopback})
 	if err != nil {
 		return err
 	}
-	d.access = &a
+	d.access, d.clock, d.clockOf = &a, m.Clock, host
 	return nil
 }
 
@@ -154,8 +173,9 @@ func (d *Device) Close() error {
 // PubKey is the device's public key.
 func (d *Device) PubKey() nip.PubKey { return d.pub }
 
-// Grant is the verified grant, and whether there is one. It may have expired or
-// been revoked; only the host's answer tells.
+// Grant is the verified grant of the host that the device is turned to, and
+// whether there is one. It may have expired or been revoked; only the host's
+// answer tells.
 func (d *Device) Grant() (nip.Grant, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -163,6 +183,24 @@ func (d *Device) Grant() (nip.Grant, bool) {
 		return nip.Grant{}, false
 	}
 	return d.access.grant, true
+}
+
+// standing is Grant for what cannot do without one.
+func (d *Device) standing() (nip.Grant, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.access == nil {
+		return nip.Grant{}, d.unpaired()
+	}
+	return d.access.grant, nil
+}
+
+// unpaired says why there is no grant; called with mu held.
+func (d *Device) unpaired() error {
+	if d.choice != nil {
+		return d.choice
+	}
+	return ErrNotPaired
 }
 
 // ClockOffset is how far this device's clock is ahead of the host's, as the
@@ -189,12 +227,12 @@ func (d *Device) learn(change func(c *clock)) {
 	d.mu.Lock()
 	before := d.clock
 	change(&d.clock)
-	after := d.clock
+	after, host := d.clock, d.clockOf
 	d.mu.Unlock()
-	if after == before {
+	if after == before || host == "" {
 		return
 	}
-	if err := d.store.putClock(after); err != nil {
+	if err := d.store.putClock(host, after); err != nil {
 		d.o.Log.Debug().Err(err).Msg("clock offset not kept")
 	}
 }
@@ -212,13 +250,14 @@ type peer struct {
 
 // peer returns the paired host with the link to it, dialled at first use.
 func (d *Device) peer() (peer, error) {
+	d.reread()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
 		return peer{}, relay.ErrClosed
 	}
 	if d.access == nil {
-		return peer{}, ErrNotPaired
+		return peer{}, d.unpaired()
 	}
 	g := d.access.grant
 	if d.link == nil {

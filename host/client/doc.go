@@ -14,8 +14,9 @@
 // What is durable, and when:
 //
 //   - device.key is written once and never replaced.
-//   - access.json holds the host's grant with the event that proves it. It is
-//     verified again at every Open, so a changed file grants nothing.
+//   - hosts/KEY.json holds the grant of the host with that key and the event
+//     that proves it. It is verified again at every Open, so a changed file
+//     grants nothing. A Device is turned to one host at a time.
 //   - outbox.db holds a command or create before its first byte leaves, until a
 //     signed outcome arrives; and the highest summary of each task, the last
 //     presence and the clock offset, so that a relay cannot replay old ones.

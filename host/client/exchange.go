@@ -92,6 +92,8 @@ func (d *Device) prepare(p peer, op nip.Operation) (prepared, error) {
 func (d *Device) exchange(ctx context.Context, p peer, r prepared) (Exchange, error) {
 	began := time.Now()
 	x := Exchange{Request: r.req, Event: r.event}
+	renewal := d.expectRenewal(ctx, p, r)
+	defer func() { renewal(x.ReplyEvent != nil) }()
 	left := time.Duration(r.req.ExpiresAt-d.hostNow()) * time.Second
 	ctx, cancel := context.WithTimeout(ctx, left)
 	defer cancel()
@@ -114,6 +116,8 @@ func (d *Device) exchange(ctx context.Context, p peer, r prepared) (Exchange, er
 		if quiet.why != nil {
 			last = quiet.why
 		}
+		// A host that is there answers within a try.
+		d.nudge(ctx, p)
 		pause(ctx, d.pace.between)
 		if ctx.Err() != nil {
 			d.learn((*clock).silent)

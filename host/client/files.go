@@ -12,9 +12,11 @@ import (
 
 // The files of a profile.
 const (
-	keyFile    = "device.key"
-	accessFile = "access.json"
-	storeFile  = "outbox.db"
+	keyFile     = "device.key"
+	hostsFolder = "hosts" // KEY.json: the access record of the host with that key
+	storeFile   = "outbox.db"
+	// oldAccessFile is the access record of a profile that knew one host only.
+	oldAccessFile = "access.json"
 )
 
 // checkFolder refuses a profile that somebody else may read or swap.

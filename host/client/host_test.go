@@ -100,7 +100,7 @@ func (h *host) open(ev *nip.Event) (nip.Request, bool) {
 		h.t.Fatal(err)
 	}
 	o, err := nip.Open(v, h.key)
-	if err != nil || o.Recipient != h.key.Public() {
+	if err != nil || o.Recipient != h.key.Public() || o.Schema == nip.SchemaNudge {
 		return nip.Request{}, false
 	}
 	r, err := nip.ParseRequest(o.Inline, nip.Profile{Loopback: true})
@@ -149,6 +149,11 @@ func (h *host) serve(ev *nip.Event) []*nip.Event {
 	return []*nip.Event{h.sealReply(rep, ev.PubKey)}
 }
 
+// recordPath is the access record of a host, inside the profile.
+func recordPath(host nip.PubKey) string {
+	return filepath.Join(hostsFolder, string(host)+recordSuffix)
+}
+
 // opened is a device on a paper relay that is not paired yet.
 func opened(t testing.TB, dir string, p *paper) *Device {
 	t.Helper()
@@ -157,6 +162,7 @@ func opened(t testing.TB, dir string, p *paper) *Device {
 		t.Fatal(err)
 	}
 	d.dial = p.dial
+	d.pace.nudge = 0 // tests count publications; those of nudges ask for them
 	t.Cleanup(func() { d.Close() })
 	return d
 }
@@ -187,7 +193,7 @@ func reopen(t testing.TB, d *Device, p *paper) *Device {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.dial = p.dial
+	n.dial, n.pace.nudge = p.dial, 0
 	t.Cleanup(func() { n.Close() })
 	return n
 }

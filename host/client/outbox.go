@@ -22,7 +22,8 @@ type OutboxRow struct {
 	Tries     int
 	State     string // "waiting", "unknown"
 	LastError string
-	Foreign   bool   // made for another host than the paired one; not sent
+	Foreign   bool // made for another host than the one the device is turned to; not sent
+	Host      nip.PubKey
 	Replaces  string // the create that the host signed away as never made
 }
 
@@ -36,7 +37,7 @@ func (d *Device) Outbox() ([]OutboxRow, error) {
 	list := make([]OutboxRow, 0, len(rows))
 	for _, r := range rows {
 		o := OutboxRow{Kind: kindCreate, ID: r.id(), Task: nip.TaskID(r.Request), Since: r.Since, Tries: r.Tries, State: r.State,
-			LastError: r.LastError, Foreign: r.Host != grant.Host, Replaces: string(r.Replaces)}
+			LastError: r.LastError, Foreign: r.Host != grant.Host, Host: r.Host, Replaces: string(r.Replaces)}
 		if c, ok := r.command(); ok {
 			o.Kind, o.Task, o.Action = kindCommand, c.Task, c.Action
 		}
@@ -69,9 +70,9 @@ func (d *Device) Resend(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	grant, ok := d.Grant()
-	if !ok {
-		return ErrNotPaired
+	grant, err := d.standing()
+	if err != nil {
+		return err
 	}
 	var first error
 	stuck := map[nip.TaskID]bool{}
@@ -130,12 +131,13 @@ func bounded(s string) string {
 	return strings.ToValidUTF8(s, "")
 }
 
-// lastFailure is the local time of the newest unanswered try; 0 with none.
-func (d *Device) lastFailure() (int64, error) {
+// lastFailure is the local time of the newest unanswered try at a host; 0 with
+// none.
+func (d *Device) lastFailure(host nip.PubKey) (int64, error) {
 	rows, err := d.store.rows()
 	var last int64
 	for _, r := range rows {
-		if r.Tries > 0 {
+		if r.Host == host && r.Tries > 0 {
 			last = max(last, r.LastTry)
 		}
 	}

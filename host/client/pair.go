@@ -10,7 +10,8 @@ import (
 
 // Pair redeems an invitation string and keeps the verified access record. A
 // plain ws:// relay is accepted only with Options.Loopback; that word is kept
-// for later opens. Redeeming the same invitation again gives the same grant, so
+// for later opens. The device turns to the host that it paired with and keeps
+// its standing with the others. Redeeming the same invitation again gives the same grant, so
 // a lost reply costs nothing but another Pair.
 func (d *Device) Pair(ctx context.Context, code string) (nip.Grant, error) {
 	profile := nip.Profile{Loopback: d.o.Loopback}
@@ -21,9 +22,11 @@ func (d *Device) Pair(ctx context.Context, code string) (nip.Grant, error) {
 	if inv.Host == d.pub {
 		return nip.Grant{}, errors.New("this invitation is of the device's own key")
 	}
-	if g, ok := d.Grant(); !ok || g.Host != inv.Host {
-		d.learn(func(c *clock) { *c = clock{} }) // another host has another clock
+	back, err := d.turnClock(inv.Host)
+	if err != nil {
+		return nip.Grant{}, err
 	}
+	defer back()
 	link := d.connect(inv.Relay, inv.Host)
 	defer link.Close()
 	p := peer{link: link, host: inv.Host, relay: inv.Relay, epoch: -1, from: inv.IssuedAt, until: inv.ExpiresAt}
@@ -59,24 +62,43 @@ func (d *Device) Pair(ctx context.Context, code string) (nip.Grant, error) {
 	return a.grant, d.adopt(a)
 }
 
+// turnClock measures against another host's clock from here on. back returns to
+// the old one unless the device has turned to that host meanwhile.
+func (d *Device) turnClock(host nip.PubKey) (back func(), err error) {
+	m, err := d.store.readMeta(host)
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	was, of := d.clock, d.clockOf
+	if of == host {
+		return func() {}, nil
+	}
+	d.clock, d.clockOf = m.Clock, host
+	return func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.access == nil || d.access.grant.Host != host {
+			d.clock, d.clockOf = was, of
+		}
+	}, nil
+}
+
 // adopt keeps a verified record and turns to its host.
 func (d *Device) adopt(a access) error {
-	b, err := a.encode()
-	if err != nil {
-		return fmt.Errorf("encode access record: %w", err)
-	}
 	// The word first: a crash between the two leaves a word without a grant,
 	// which allows nothing, and not a grant that Open would refuse.
-	if err := d.store.putLoopback(d.o.Loopback); err != nil {
+	if err := d.store.putLoopback(a.grant.Host, d.o.Loopback); err != nil {
 		return err
 	}
 	// Commit point: before the rename the device is what it was, after it paired.
-	if err := writeFile(d.dir, accessFile, b); err != nil {
+	if err := d.store.exclusive(func() error { return writeRecord(d.dir, a) }); err != nil {
 		return err
 	}
 	d.mu.Lock()
 	old := d.link
-	d.access, d.link = &a, nil
+	d.access, d.choice, d.link = &a, nil, nil
 	d.mu.Unlock()
 	if old != nil {
 		return old.Close()

@@ -39,13 +39,13 @@ func TestPair(t *testing.T) {
 	if got, ok := reopen(t, d, p).Grant(); !ok || got.ID != g.ID {
 		t.Errorf("after reopening: %+v, %v", got, ok)
 	}
-	for _, name := range []string{keyFile, accessFile, storeFile} {
+	for _, name := range []string{keyFile, recordPath(g.Host), storeFile} {
 		st, err := os.Stat(filepath.Join(d.dir, name))
 		if err != nil || st.Mode().Perm() != 0o600 {
 			t.Errorf("%s: %v, %v", name, st, err)
 		}
 	}
-	raw, err := os.ReadFile(filepath.Join(d.dir, accessFile))
+	raw, err := os.ReadFile(filepath.Join(d.dir, recordPath(g.Host)))
 	if err != nil || strings.Contains(string(raw), inv.Capability) {
 		t.Errorf("the capability is in the access record (%v)", err)
 	}
@@ -120,7 +120,7 @@ func TestPairRefusesGrants(t *testing.T) {
 				if _, ok := d.Grant(); ok {
 					t.Error("the grant was taken")
 				}
-				if _, err := os.Stat(filepath.Join(d.dir, accessFile)); !errors.Is(err, os.ErrNotExist) {
+				if _, err := os.Stat(filepath.Join(d.dir, hostsFolder)); !errors.Is(err, os.ErrNotExist) {
 					t.Errorf("access record: %v", err)
 				}
 			})
@@ -148,7 +148,7 @@ func TestPairLoopback(t *testing.T) {
 		t.Fatalf("the word was not kept: %v", err)
 	}
 	n.Close()
-	if err := d.store.putLoopback(false); err != nil {
+	if err := d.store.putLoopback(h.key.Public(), false); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Open(dir, Options{Log: zerolog.Nop()}); !errors.Is(err, ErrDamaged) {
@@ -202,7 +202,7 @@ func TestAdmitWantsTheHost(t *testing.T) {
 // something smaller or larger.
 func TestAccessTampered(t *testing.T) {
 	d, h, _ := paired(t)
-	path := filepath.Join(d.dir, accessFile)
+	path := filepath.Join(d.dir, recordPath(h.key.Public()))
 	good, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -266,18 +266,21 @@ func TestAccessTampered(t *testing.T) {
 // The profile's own files are held to the same: no new key beside an old
 // record, no foreign record, no open folder.
 func TestProfile(t *testing.T) {
-	d, _, p := paired(t)
+	d, h, p := paired(t)
 	again, err := Init(d.dir, Options{Log: zerolog.Nop()})
 	if err != nil || again.PubKey() != d.PubKey() {
 		t.Errorf("init again: %v", err)
 	}
 	again.Close()
 	other := opened(t, filepath.Join(t.TempDir(), "other"), p)
-	raw, err := os.ReadFile(filepath.Join(d.dir, accessFile))
+	raw, err := os.ReadFile(filepath.Join(d.dir, recordPath(h.key.Public())))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(other.dir, accessFile), raw, 0o600); err != nil {
+	if err := os.Mkdir(filepath.Join(other.dir, hostsFolder), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(other.dir, recordPath(h.key.Public())), raw, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Open(other.dir, Options{Log: zerolog.Nop()}); !errors.Is(err, ErrDamaged) {

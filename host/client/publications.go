@@ -43,9 +43,28 @@ func (d *Device) mailboxes() (mailboxes, error) {
 	return m, nil
 }
 
+// streams are the subscriptions to what a host publishes. grants may be nil.
+type streams struct{ summaries, presence, grants *relay.Subscription }
+
+func (s streams) close() {
+	s.summaries.Close()
+	s.presence.Close()
+	if s.grants != nil {
+		s.grants.Close()
+	}
+}
+
+// renewals never delivers where there is no subscription.
+func (s streams) renewals() <-chan relay.Delivery {
+	if s.grants == nil {
+		return nil
+	}
+	return s.grants.C()
+}
+
 // subscribe asks for the summaries since shortly before the newest one kept,
 // and for the last presence.
-func (m mailboxes) subscribe(kept []nip.Summary) (summaries, presence *relay.Subscription) {
+func (m mailboxes) subscribe(kept []nip.Summary) streams {
 	var cursor int64
 	for _, s := range kept {
 		cursor = max(cursor, s.UpdatedAt)
@@ -54,16 +73,16 @@ func (m mailboxes) subscribe(kept []nip.Summary) (summaries, presence *relay.Sub
 		return nip.Filter{Kinds: []int{nip.KindArtifact}, Authors: []string{string(m.host)}, Limit: limit,
 			Tags: nostr.TagMap{"p": {string(m.d.pub)}, "h": {string(box)}}}
 	}
-	summaries = m.link.Subscribe("summaries-"+string(m.summaries[:16]), func(now time.Time) []nip.Filter {
+	summaries := m.link.Subscribe("summaries-"+string(m.summaries[:16]), func(now time.Time) []nip.Filter {
 		f := filter(m.summaries, maxStored)
 		since := nostr.Timestamp(max(cursor-overlap, now.Unix()-summaryLife))
 		f.Since = &since
 		return []nip.Filter{f}
 	})
-	presence = m.link.Subscribe("presence-"+string(m.presence[:16]), func(time.Time) []nip.Filter {
+	presence := m.link.Subscribe("presence-"+string(m.presence[:16]), func(time.Time) []nip.Filter {
 		return []nip.Filter{filter(m.presence, 1)}
 	})
-	return summaries, presence
+	return streams{summaries: summaries, presence: presence}
 }
 
 // take verifies a batch of deliveries, keeps them in one transaction, and
@@ -72,6 +91,12 @@ func (m mailboxes) take(batch []relay.Delivery) []Update {
 	var news []Update
 	var sums []nip.Summary
 	for _, del := range batch {
+		if !m.derived(del) {
+			if g, ok := m.d.renew(del.Event); ok {
+				news = append(news, Update{Grant: &g})
+			}
+			continue
+		}
 		u, err := m.open(del)
 		switch {
 		case err != nil:
@@ -104,6 +129,13 @@ func (m mailboxes) take(batch []relay.Delivery) []Update {
 		}
 	}
 	return news
+}
+
+// derived reports whether an event lies in a mailbox of the host's publications;
+// a renewed grant lies in one of its own.
+func (m mailboxes) derived(del relay.Delivery) bool {
+	tags := del.Event.Event().Tags
+	return tags.FindWithValue("h", string(m.summaries)) != nil || tags.FindWithValue("h", string(m.presence)) != nil
 }
 
 // takePresence keeps a newer presence. One that lay on the relay for more than

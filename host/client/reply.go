@@ -116,6 +116,15 @@ func checkOutcome(out nip.Outcome, p peer, r prepared) error {
 		if _, create := r.req.Op.(nip.TaskCreate); create && out.Reference != string(r.req.ID) {
 			return errors.New("created task has another ID than its request")
 		}
+	case nip.Invited:
+		// Read as of its own end: whether the code is still good is for who redeems it.
+		i, err := nip.ParseInvitation(out.Code, nip.Profile{Loopback: true}, out.ExpiresAt-1)
+		if err != nil {
+			return fmt.Errorf("invitation: %w", err)
+		}
+		if i.Host != p.host {
+			return errors.New("invitation of another host")
+		}
 	case nip.Granted:
 		// An approver cannot read the grant it passes on, but it can see who signed it.
 		if _, err := nip.VerifyEvent(out.Authorization); err != nil {

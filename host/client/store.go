@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -24,9 +25,13 @@ var (
 )
 
 var (
-	metaClock    = []byte("clock")
-	metaLoopback = []byte("loopback")
-	metaPresence = []byte("presence/") // + host
+	metaClock    = "clock/"    // + host -> clock
+	metaLoopback = "loopback/" // + host -> 1: a person's word
+	metaPresence = "presence/" // + host -> floor
+	metaNudge    = "nudge/"    // + host -> local time of the last one
+	// The names of a profile that knew one host only.
+	oldMetaClock    = []byte("clock")
+	oldMetaLoopback = []byte("loopback")
 )
 
 // lockWait is how long a transaction waits for another process.
@@ -103,18 +108,20 @@ func storeError(err error) error {
 	return err
 }
 
-// meta is what a device learnt and was told.
+func metaKey(name string, host nip.PubKey) []byte { return []byte(name + string(host)) }
+
+// meta is what a device learnt of a host and was told about it.
 type meta struct {
 	Clock    clock
 	Loopback bool
 }
 
-func (s *store) readMeta() (meta, error) {
+func (s *store) readMeta(host nip.PubKey) (meta, error) {
 	var m meta
 	err := s.view(func(tx *bbolt.Tx) error {
 		b := tx.Bucket(bucketMeta)
-		m.Loopback = len(b.Get(metaLoopback)) == 1
-		if raw := b.Get(metaClock); raw != nil {
+		m.Loopback = len(b.Get(metaKey(metaLoopback, host))) == 1
+		if raw := b.Get(metaKey(metaClock, host)); raw != nil {
 			if err := json.Unmarshal(raw, &m.Clock); err != nil {
 				return fmt.Errorf("%w: clock offset", ErrDamaged)
 			}
@@ -124,21 +131,41 @@ func (s *store) readMeta() (meta, error) {
 	return m, err
 }
 
-func (s *store) putClock(c clock) error {
+func (s *store) putClock(host nip.PubKey, c clock) error {
 	raw, err := json.Marshal(c)
 	if err != nil {
 		return err
 	}
-	return s.update(func(tx *bbolt.Tx) error { return tx.Bucket(bucketMeta).Put(metaClock, raw) })
+	return s.update(func(tx *bbolt.Tx) error { return tx.Bucket(bucketMeta).Put(metaKey(metaClock, host), raw) })
 }
 
-// putLoopback keeps or withdraws a person's word about plain loopback relays.
-func (s *store) putLoopback(word bool) error {
+// putLoopback keeps or withdraws a person's word that a host may be reached
+// over a plain loopback relay.
+func (s *store) putLoopback(host nip.PubKey, word bool) error {
 	return s.update(func(tx *bbolt.Tx) error {
 		if !word {
-			return tx.Bucket(bucketMeta).Delete(metaLoopback)
+			return tx.Bucket(bucketMeta).Delete(metaKey(metaLoopback, host))
 		}
-		return tx.Bucket(bucketMeta).Put(metaLoopback, []byte{1})
+		return tx.Bucket(bucketMeta).Put(metaKey(metaLoopback, host), []byte{1})
+	})
+}
+
+// renameMeta gives what an older profile kept for its one host that host's name.
+func (s *store) renameMeta(host nip.PubKey) error {
+	return s.update(func(tx *bbolt.Tx) error {
+		b := tx.Bucket(bucketMeta)
+		for _, m := range []struct{ old, name []byte }{
+			{oldMetaClock, metaKey(metaClock, host)}, {oldMetaLoopback, metaKey(metaLoopback, host)},
+		} {
+			raw := bytes.Clone(b.Get(m.old))
+			if raw == nil {
+				continue
+			}
+			if err := errors.Join(b.Put(m.name, raw), b.Delete(m.old)); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 }
 
@@ -156,7 +183,7 @@ func (f floor) before(p nip.Presence) bool {
 
 // raiseFloor keeps p as the host's newest presence; false if it is not newer.
 func (s *store) raiseFloor(p nip.Presence) (bool, error) {
-	key := append(metaPresence[:len(metaPresence):len(metaPresence)], p.Host...)
+	key := metaKey(metaPresence, p.Host)
 	var newer bool
 	err := s.update(func(tx *bbolt.Tx) error {
 		b := tx.Bucket(bucketMeta)

@@ -9,10 +9,11 @@ import (
 	"holdfast/relay"
 )
 
-// Update is one verified publication of the host.
+// Update is one verified publication of the host; one member is set.
 type Update struct {
 	Summary  *nip.Summary
 	Presence *nip.Presence
+	Grant    *nip.Grant // the renewed one, which the device holds from now on
 }
 
 // Watch delivers verified summaries and presence, highest sequence per task,
@@ -65,17 +66,21 @@ func send(ctx context.Context, out chan<- Update, u Update) bool {
 
 // follow delivers until ctx ends or the link closes.
 func (m mailboxes) follow(ctx context.Context, kept []nip.Summary, out chan<- Update, resending *sync.WaitGroup) {
-	summaries, presence := m.subscribe(kept)
-	defer summaries.Close()
-	defer presence.Close()
+	s := m.subscribe(kept)
+	s.grants = m.d.renewals(m.link, "grants", m.host)
+	defer func() { s.close() }()
 	idle := make(chan struct{}, 1) // holds the one token of the one resend at a time
 	idle <- struct{}{}
 	for {
-		batch, ok := gather(ctx, summaries, presence)
+		batch, ok := gather(ctx, s)
 		if !ok {
 			return
 		}
 		for _, u := range m.take(batch) {
+			if u.Grant != nil {
+				s.grants.Close() // the next renewal is a long way off
+				s.grants = m.d.renewals(m.link, "grants", m.host)
+			}
 			if u.Presence != nil {
 				m.wake(ctx, *u.Presence, idle, resending)
 			}
@@ -91,25 +96,28 @@ const maxBatch = 128
 
 // gather waits for one delivery and takes what else has arrived; false when ctx
 // ended or the link closed.
-func gather(ctx context.Context, a, b *relay.Subscription) ([]relay.Delivery, bool) {
+func gather(ctx context.Context, s streams) ([]relay.Delivery, bool) {
 	select {
-	case del, ok := <-a.C():
-		return arrived([]relay.Delivery{del}, a, b), ok
-	case del, ok := <-b.C():
-		return arrived([]relay.Delivery{del}, a, b), ok
+	case del, ok := <-s.summaries.C():
+		return arrived([]relay.Delivery{del}, s), ok
+	case del, ok := <-s.presence.C():
+		return arrived([]relay.Delivery{del}, s), ok
+	case del, ok := <-s.renewals():
+		return arrived([]relay.Delivery{del}, s), ok
 	case <-ctx.Done():
 		return nil, false
 	}
 }
 
 // arrived adds what can be had without waiting, up to maxBatch.
-func arrived(batch []relay.Delivery, a, b *relay.Subscription) []relay.Delivery {
+func arrived(batch []relay.Delivery, s streams) []relay.Delivery {
 	for len(batch) < maxBatch {
 		var del relay.Delivery
 		var ok bool
 		select {
-		case del, ok = <-a.C():
-		case del, ok = <-b.C():
+		case del, ok = <-s.summaries.C():
+		case del, ok = <-s.presence.C():
+		case del, ok = <-s.renewals():
 		default:
 			return batch
 		}
@@ -123,7 +131,7 @@ func arrived(batch []relay.Delivery, a, b *relay.Subscription) []relay.Delivery 
 
 // wake resends the outbox when the host showed itself after the last silence.
 func (m mailboxes) wake(ctx context.Context, p nip.Presence, idle chan struct{}, resending *sync.WaitGroup) {
-	last, err := m.d.lastFailure()
+	last, err := m.d.lastFailure(m.host)
 	if err != nil || last == 0 || p.ObservedAt < m.d.inHostTime(last) {
 		return
 	}
@@ -140,8 +148,8 @@ func (m mailboxes) wake(ctx context.Context, p nip.Presence, idle chan struct{},
 	})
 }
 
-// Refresh reads what the relay has stored of the host's summaries and presence
-// and returns when it has taken it all. It works while the host is away.
+// Refresh reads what the relay has stored of the host's summaries and presence,
+// and of a renewed grant when the one held is near its end, and returns when it has taken it all. It works while the host is away.
 func (d *Device) Refresh(ctx context.Context) error {
 	m, err := d.mailboxes()
 	if err != nil {
@@ -151,24 +159,32 @@ func (d *Device) Refresh(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	summaries, presence := m.subscribe(kept)
-	defer summaries.Close()
-	defer presence.Close()
+	s := m.subscribe(kept)
+	var endC <-chan struct{}
+	if g, err := d.standing(); err == nil && d.hostNow() >= renewalFrom(g) {
+		s.grants = d.renewals(m.link, "stored-grants", m.host)
+		endC = s.grants.EOSE()
+	}
+	defer s.close()
 	var batch []relay.Delivery
-	endA, endB := summaries.EOSE(), presence.EOSE()
-	for endA != nil || endB != nil {
+	endA, endB := s.summaries.EOSE(), s.presence.EOSE()
+	for endA != nil || endB != nil || endC != nil {
 		var del relay.Delivery
 		ok := true
-		// Both are read at once: while one is not, the link delivers nothing.
+		// All are read at once: while one is not, the link delivers nothing.
 		select {
-		case del, ok = <-summaries.C():
+		case del, ok = <-s.summaries.C():
 			batch = append(batch, del)
-		case del, ok = <-presence.C():
+		case del, ok = <-s.presence.C():
+			batch = append(batch, del)
+		case del, ok = <-s.renewals():
 			batch = append(batch, del)
 		case <-endA:
 			endA = nil
 		case <-endB:
 			endB = nil
+		case <-endC:
+			endC = nil
 		case <-ctx.Done():
 			return noAnswer(m.link.Health(), nil)
 		}
@@ -180,7 +196,7 @@ func (d *Device) Refresh(ctx context.Context) error {
 			batch = nil
 		}
 	}
-	for batch = arrived(batch, summaries, presence); len(batch) > 0; batch = arrived(nil, summaries, presence) {
+	for batch = arrived(batch, s); len(batch) > 0; batch = arrived(nil, s) {
 		m.take(batch)
 	}
 	return nil
@@ -189,9 +205,9 @@ func (d *Device) Refresh(ctx context.Context) error {
 // Known is the highest verified summary of a task that this device has seen,
 // and whether there is one.
 func (d *Device) Known(task nip.TaskID) (nip.Summary, bool, error) {
-	g, ok := d.Grant()
-	if !ok {
-		return nip.Summary{}, false, ErrNotPaired
+	g, err := d.standing()
+	if err != nil {
+		return nip.Summary{}, false, err
 	}
 	list, err := d.store.summaries(g.Host)
 	i := slices.IndexFunc(list, func(s nip.Summary) bool { return s.Task == task })
