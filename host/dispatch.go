@@ -16,7 +16,9 @@ import (
 func (h *Host) dispatch(ctx context.Context, k *call) error {
 	switch op := k.req.Op.(type) {
 	case nip.TaskCommand:
-		return h.command(ctx, k, op.Command)
+		return h.command(ctx, k, op.Command, false)
+	case nip.TaskCommandAt:
+		return h.command(ctx, k, op.Command, true)
 	case nip.TaskQueue:
 		return h.queueEdit(ctx, k, op)
 	case nip.TaskCreate, nip.TaskSteer, nip.TaskCancel:
@@ -60,10 +62,13 @@ func (h *Host) listing(tx *bbolt.Tx, op nip.Operation, now int64) (nip.Reply, er
 
 // command is task.command: journalled, decided once, answered with where it
 // stands. The reply is retained in the commit that makes it true.
-func (h *Host) command(ctx context.Context, k *call, cmd nip.Command) error {
+// exact is task.command.at_revision: refused as stale where the task does not
+// stand at the revision that the command is based on.
+func (h *Host) command(ctx context.Context, k *call, cmd nip.Command, exact bool) error {
 	var ev *nip.Event
 	full := false
 	_, err := h.eval.Submit(ctx, k.who.sender, cmd, commands.Hooks{
+		Exact: exact,
 		Admit: func(tx *bbolt.Tx) error {
 			code, err := h.standing(tx, k.who.sender, nip.Operate, h.now())
 			if err == nil && code != "" {
@@ -79,7 +84,7 @@ func (h *Host) command(ctx context.Context, k *call, cmd nip.Command) error {
 		},
 		Answer: func(tx *bbolt.Tx, e commands.Entry, cause error) error {
 			var err error
-			ev, err = h.retain(tx, k, commandReply(cmd, e, cause))
+			ev, err = h.retain(tx, k, commandReply(k.req.Kind, cmd, e, cause))
 			return err
 		},
 	})
@@ -104,9 +109,9 @@ func (h *Host) command(ctx context.Context, k *call, cmd nip.Command) error {
 var errRepliesFull = errors.New("retained replies are full")
 
 // commandReply maps an entry to the wire (NIP-HOST, task.command, reply mapping).
-func commandReply(cmd nip.Command, e commands.Entry, cause error) nip.Reply {
+func commandReply(kind string, cmd nip.Command, e commands.Entry, cause error) nip.Reply {
 	no := func(code nip.Code) nip.Reply { return nip.Reply{Refusal: &nip.Refusal{Code: code}} }
-	yes := nip.Reply{Outcome: nip.Dispatched{Operation: "task.command", Reference: string(cmd.Task)}}
+	yes := nip.Reply{Outcome: nip.Dispatched{Operation: kind, Reference: string(cmd.Task)}}
 	switch {
 	case errors.Is(cause, commands.ErrConflict):
 		return no(nip.Conflict)

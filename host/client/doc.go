@@ -19,7 +19,8 @@
 //     grants nothing. A Device is turned to one host at a time.
 //   - outbox.db holds a command or create before its first byte leaves, until a
 //     signed outcome arrives; and the highest summary of each task, the last
-//     presence and the clock offset, so that a relay cannot replay old ones.
+//     presence and the clock offset of each host, so that a relay cannot replay
+//     old ones.
 //
 // The database is opened for each transaction and closed after it: a watching
 // process and a sending one share a profile, and a third waits for at most two
@@ -27,6 +28,10 @@
 //
 // Methods of a Device may be called from any goroutine. Close ends the relay
 // link, and with it every exchange and Watch.
+//
+// While a grant is near its end the device looks for the one that the host
+// renewed it to, and takes it only as the same standing with a later end. A host
+// that does not answer is left a nudge, at most one in 30 s.
 //
 // The package does not decide anything the host decides, does not widen its
 // clock rules (it writes times in the host's time instead), and does not start

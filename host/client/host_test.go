@@ -45,6 +45,8 @@ type host struct {
 	seen  []nip.Request // requests that op answered
 	// op answers one operation: an outcome, a refusal, or neither for silence.
 	op func(r nip.Request) (nip.Outcome, *nip.Refusal)
+	// pairs keeps redemptions from op.
+	pairs bool
 }
 
 func newHost(t testing.TB, url nip.RelayURL) *host {
@@ -137,7 +139,7 @@ func (h *host) serve(ev *nip.Event) []*nip.Event {
 	}
 	h.seen = append(h.seen, r)
 	rep := h.reply(r, ev)
-	if redeem, ok := r.Op.(nip.EnrollRedeem); ok && h.op == nil {
+	if redeem, ok := r.Op.(nip.EnrollRedeem); ok && (h.op == nil || h.pairs) {
 		h.grant = h.newGrant(nip.PubKey(ev.PubKey), redeem.Invitation)
 		rep.Outcome = nip.Granted{Authorization: h.sealGrant(h.grant)}
 	} else {

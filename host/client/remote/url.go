@@ -30,7 +30,7 @@ func parseURL(s string, loopback bool) (bunkerURL, error) {
 	}
 	u, err := url.Parse(s)
 	if err != nil || u.Scheme != "bunker" || u.User != nil || u.Path != "" && u.Path != "/" || u.Fragment != "" {
-		return bunkerURL{}, errors.New("not a bunker URL; it looks like bunker://KEY?relay=wss://...")
+		return bunkerURL{}, errors.New("not a bunker URL of the form bunker://KEY?relay=URL")
 	}
 	key, err := nip.ParsePubKey(u.Host)
 	if err != nil {
