@@ -21,6 +21,7 @@ func (s *session) receive() error {
 			return fmt.Errorf("relay connection lost: %w", err)
 		}
 		s.frames.Add(1)
+		s.heardNow()
 		if kind != websocket.MessageText || s.handle(b) != nil {
 			s.c.dropped.Add(1)
 			if s.faults++; s.faults > maxFaults {
@@ -71,8 +72,8 @@ func (s *session) handle(b []byte) (err error) {
 // an ID only after that: a forged copy of an event must not suppress it.
 func (s *session) onEvent(f frame) error {
 	c := s.c
-	r, want := c.asked(f.sub)
-	if r == nil {
+	a, want := s.asked(f.sub)
+	if a == nil {
 		return nil // in flight while we closed it: nobody's fault
 	}
 	ev, err := nip.ParseEvent(f.event)
@@ -85,35 +86,56 @@ func (s *session) onEvent(f frame) error {
 	if !matches(want, ev) {
 		return errUnwanted
 	}
+	s.answered(a)
 	if c.o.Admit != nil && !c.o.Admit(ev) {
 		c.dropped.Add(1) // the relay may not know whom we admit
 		return nil
+	}
+	if known, _ := c.known(a, nip.EventID(ev.ID)); known {
+		return nil // one more copy, or a forged one, of what was delivered: not worth a signature
 	}
 	v, err := nip.VerifyEvent(ev)
 	if err != nil {
 		return err
 	}
-	stored, fresh := c.remember(r, nip.EventID(v.Event().ID))
-	if !fresh {
-		return nil
-	}
-	c.received.Add(1)
 	s.waiting.Store(true)
-	r.feed.Deliver(s.ctx.Done(), Delivery{Relay: c.o.URL, Event: v, Stored: stored})
+	s.hand(a, v)
 	s.waiting.Store(false)
 	return nil
 }
 
-// asked returns the request behind a subscription ID and the filters of its
-// last REQ; nil where no REQ of this session stands behind it.
-func (c *client) asked(sub string) (*request, []nip.Filter) {
+// hand delivers a verified event and remembers it afterwards: one that a
+// retiring connection could not hand over any more comes again by its
+// successor. Of two connections that bring the same event one waits here until
+// it is known what became of the other's.
+func (s *session) hand(a *ask, v nip.Verified) {
+	c, r, id := s.c, a.r, nip.EventID(v.Event().ID)
+	select {
+	case r.turn <- struct{}{}:
+	case <-s.ctx.Done():
+		return
+	}
+	defer func() { <-r.turn }()
+	known, stored := c.known(a, id)
+	if known || !r.feed.Deliver(s.ctx.Done(), Delivery{Relay: c.o.URL, Event: v, Stored: stored}) {
+		return
+	}
+	c.received.Add(1)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	r := c.subs[sub]
-	if r == nil || !r.asked {
+	r.seen.note(id, time.Now())
+}
+
+// asked returns what stands behind a subscription ID on this session and the
+// filters of its last REQ; nil where no REQ does.
+func (s *session) asked(sub string) (*ask, []nip.Filter) {
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	a := s.asks[sub]
+	if a == nil || !a.asked {
 		return nil, nil
 	}
-	return r, r.current
+	return a, a.current
 }
 
 // concerns reports whether ev is a private artifact from or to key.
@@ -141,21 +163,23 @@ func matches(filters []nip.Filter, ev *nip.Event) bool {
 	return false
 }
 
-// remember notes a verified ID and reports whether the event comes before
-// EOSE and whether it is new. Only the overlap of stored and live events is
-// suppressed: a re-published request must reach the host again, which decides
-// what a repetition means.
-func (c *client) remember(r *request, id nip.EventID) (stored, fresh bool) {
+// known reports whether an event is one copy more of what the subscription
+// brought already, and whether it comes before EOSE. Before EOSE that is a copy
+// of what was delivered since the question was put: the overlap of two
+// connections, for one. After it only what came in the last seconds: a
+// re-published request must reach the host again, which decides what a
+// repetition means.
+func (c *client) known(a *ask, id nip.EventID) (known, stored bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !r.until.IsZero() && time.Now().After(r.until) {
-		r.seen = nil
+	at, seen := a.r.seen.last(id)
+	if !seen {
+		return false, a.stored
 	}
-	if _, known := r.seen[id]; known {
-		return r.stored, false
+	now := time.Now()
+	answer := !at.Before(a.r.from) // to the present question
+	if a.stored && now.Sub(a.at) < eoseWait {
+		return answer, a.stored
 	}
-	if r.seen != nil && len(r.seen) < maxSeen {
-		r.seen[id] = struct{}{}
-	}
-	return r.stored, true
+	return now.Sub(at) <= overlap || answer && now.Before(a.until), a.stored
 }
