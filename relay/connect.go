@@ -38,6 +38,12 @@ type Options struct {
 	OnGap func(Gap)
 	// Admit is the cheap check before the signature (author known, tags): nil admits all. It must not block.
 	Admit func(ev *nip.Event) bool
+	// Known tells the authors that are expected from strangers, before the
+	// signature: of strangers at most 20 events a second are verified (2 of
+	// one), and one for which a subscription has no room is dropped instead of
+	// waited for. Nil: nobody is a stranger and nothing is limited. It must not
+	// block.
+	Known func(nip.PubKey) bool
 	Now   func() time.Time
 	// DialContext makes the connection under TLS and HTTP; nil is the real
 	// network. For tests over net.Pipe.
@@ -54,6 +60,8 @@ type client struct {
 	transport *http.Transport
 	received  atomic.Uint64
 	dropped   atomic.Uint64
+	limit     atomic.Int64 // bytes of a message that the relay's document allows; 0: it says nothing
+	limiter   limiter
 
 	mu     sync.Mutex // guards everything below, and the marked members of session, request and ask
 	subs   map[string]*request

@@ -11,7 +11,9 @@
 // hostile: a frame is bounded first, then the event's size, kind, parties,
 // subscription and the caller's own Admit, then ID and signature. Nothing is
 // remembered before it is verified, so a forged copy never suppresses the
-// honest one.
+// honest one. Where the caller says who is known, strangers' events are verified
+// at 20 a second and dropped rather than waited for, so that a flood of them
+// costs the others the reading of its messages and no more.
 //
 // Each connection has one goroutine that reads, one that writes from a bounded
 // queue with a deadline for each write, one that sends pings, and one that

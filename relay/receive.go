@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"time"
@@ -76,6 +77,10 @@ func (s *session) onEvent(f frame) error {
 	if a == nil {
 		return nil // in flight while we closed it: nobody's fault
 	}
+	if author := claimedAuthor(f.event); author != "" && c.stranger(author) && !c.limiter.room(author, time.Now()) {
+		c.dropped.Add(1) // not worth taking apart
+		return nil
+	}
 	ev, err := nip.ParseEvent(f.event)
 	if err != nil {
 		return err
@@ -94,30 +99,80 @@ func (s *session) onEvent(f frame) error {
 	if known, _ := c.known(a, nip.EventID(ev.ID)); known {
 		return nil // one more copy, or a forged one, of what was delivered: not worth a signature
 	}
+	stranger := c.stranger(ev.PubKey)
+	if !c.worth(ev.PubKey, stranger) {
+		c.dropped.Add(1)
+		return nil
+	}
 	v, err := nip.VerifyEvent(ev)
 	if err != nil {
 		return err
 	}
-	s.waiting.Store(true)
-	s.hand(a, v)
+	s.waiting.Store(!stranger)
+	s.hand(a, v, stranger)
 	s.waiting.Store(false)
 	return nil
 }
 
+// claimedAuthor looks for the author without taking an event apart: a flood
+// must cost as little as can be. "" where the writer put spaces; the quotes
+// around the name cannot stand inside another string of valid JSON.
+func claimedAuthor(event []byte) string {
+	const member = `"pubkey":"`
+	i := bytes.Index(event, []byte(member))
+	if i < 0 || len(event) < i+len(member)+64 {
+		return ""
+	}
+	return string(event[i+len(member) : i+len(member)+64])
+}
+
+// stranger reports whether an author is none that is expected.
+func (c *client) stranger(author string) bool {
+	return c.o.Known != nil && author != string(c.self) && !c.o.Known(nip.PubKey(author))
+}
+
+// worth takes a token for a signature.
+func (c *client) worth(author string, stranger bool) bool {
+	switch {
+	case c.o.Known == nil:
+		return true
+	case stranger:
+		return c.limiter.stranger(author, time.Now())
+	}
+	return c.limiter.member(nip.PubKey(author), time.Now())
+}
+
+// atOnce is the stop of a delivery that does not wait.
+var atOnce = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+
 // hand delivers a verified event and remembers it afterwards: one that a
 // retiring connection could not hand over any more comes again by its
 // successor. Of two connections that bring the same event one waits here until
-// it is known what became of the other's.
-func (s *session) hand(a *ask, v nip.Verified) {
+// it is known what became of the other's. A stranger's event is delivered where
+// there is room at once or not at all: strangers, of whom there may be any
+// number, never make the reader wait.
+func (s *session) hand(a *ask, v nip.Verified, stranger bool) {
 	c, r, id := s.c, a.r, nip.EventID(v.Event().ID)
+	stop := s.ctx.Done()
+	if stranger {
+		stop = atOnce
+	}
 	select {
 	case r.turn <- struct{}{}:
-	case <-s.ctx.Done():
-		return
+	default:
+		select {
+		case r.turn <- struct{}{}:
+		case <-stop:
+			return
+		}
 	}
 	defer func() { <-r.turn }()
 	known, stored := c.known(a, id)
-	if known || !r.feed.Deliver(s.ctx.Done(), Delivery{Relay: c.o.URL, Event: v, Stored: stored}) {
+	if known {
+		return
+	}
+	if !r.feed.Deliver(stop, Delivery{Relay: c.o.URL, Event: v, Stored: stored}) {
+		c.dropped.Add(1)
 		return
 	}
 	c.received.Add(1)

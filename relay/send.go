@@ -23,11 +23,11 @@ func (c *client) Publish(ctx context.Context, ev *nip.Event) error {
 		return errors.New("event is not valid UTF-8; it was not signed here")
 	}
 	frame := EncodeFrame("EVENT", body)
-	if len(frame) > maxPublish {
-		return ErrTooLarge
-	}
 	id := nip.EventID(ev.ID)
 	for authenticated := false; ; {
+		if len(frame) > c.mostBytes() {
+			return ErrTooLarge
+		}
 		s, err := c.await(ctx)
 		if err != nil {
 			return err

@@ -79,6 +79,7 @@ func (s *session) live(due chan struct{}) error {
 	all.Go(func() { s.cancel(s.receive()) })
 	all.Go(func() { s.cancel(s.write()) })
 	all.Go(func() { s.cancel(s.ping()) })
+	all.Go(func() { c.readDocument(s.ctx) })
 	s.cancel(s.manage())
 	s.conn.CloseNow()
 	all.Wait()
