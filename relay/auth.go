@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/nbd-wtf/go-nostr"
@@ -62,8 +63,8 @@ func (s *session) authenticate(challenge string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s.authenticated, s.wantAuth = true, false
-	if c.sess == s {
-		c.setState(StateOpen, true)
+	if slices.Contains(c.open, s) {
+		c.settle(StateOpen)
 		c.health.LastError = ""
 	}
 	close(s.round)

@@ -2,7 +2,7 @@ package relay
 
 import (
 	"context"
-	"errors"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"net/http"
@@ -30,9 +30,25 @@ type Options struct {
 	URL nip.RelayURL
 	Key nip.SecretKey // authenticates by NIP-42
 	Log zerolog.Logger
+	// Life is how long one connection lives; 0 is 120 s. The next one is opened
+	// and subscribed 20 s before its end (a third of shorter lives), and both
+	// are read meanwhile.
+	Life time.Duration
+	// OnGap is called when a subscription is open again after a gap longer
+	// than GapReported, on the link's reader: it must not block.
+	OnGap func(Gap)
 	// Admit is the cheap check before the signature (author known, tags): nil admits all. It must not block.
 	Admit func(ev *nip.Event) bool
+	// Known tells the authors that are expected from strangers, before the
+	// signature: of strangers at most 20 events a second are verified (2 of
+	// one), and one for which a subscription has no room is dropped instead of
+	// waited for. Nil: nobody is a stranger and nothing is limited. It must not
+	// block.
+	Known func(nip.PubKey) bool
 	Now   func() time.Time
+	// TLS is for a relay with a certificate of a private authority; nil trusts
+	// the system's.
+	TLS *tls.Config
 	// DialContext makes the connection under TLS and HTTP; nil is the real
 	// network. For tests over net.Pipe.
 	DialContext func(ctx context.Context, network, addr string) (net.Conn, error)
@@ -48,11 +64,13 @@ type client struct {
 	transport *http.Transport
 	received  atomic.Uint64
 	dropped   atomic.Uint64
+	limit     atomic.Int64 // bytes of a message that the relay's document allows; 0: it says nothing
+	limiter   limiter
 
-	mu     sync.Mutex // guards everything below, and the marked members of session and request
+	mu     sync.Mutex // guards everything below, and the marked members of session, request and ask
 	subs   map[string]*request
-	sess   *session      // the open session; nil while there is none
-	change chan struct{} // closed and replaced whenever sess changes
+	open   []*session    // oldest first; more than one while they overlap
+	change chan struct{} // closed and replaced whenever open changes
 	closed bool
 	health Health
 }
@@ -64,8 +82,12 @@ func Dial(o Options) Link {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	if o.Life <= 0 {
+		o.Life = defaultLife
+	}
 	transport := &http.Transport{
 		DialContext:           o.DialContext,
+		TLSClientConfig:       o.TLS,
 		TLSHandshakeTimeout:   dialTimeout,
 		ResponseHeaderTimeout: dialTimeout,
 		DisableKeepAlives:     true,
@@ -97,6 +119,11 @@ func (c *client) Health() Health {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	h := c.health
+	for _, r := range c.subs {
+		if !r.deaf.IsZero() {
+			h.Gap = max(h.Gap, wall().Sub(r.deaf))
+		}
+	}
 	h.Received, h.Dropped = c.received.Load(), c.dropped.Load()
 	return h
 }
@@ -120,41 +147,9 @@ func (c *client) Close() error {
 	return nil
 }
 
-// run dials, lives one session, waits, and dials again, until Close.
-func (c *client) run() {
-	defer close(c.done)
-	wait := backoff{first: retryFirst, last: retryLast}
-	for {
-		began := time.Now()
-		err := c.connect()
-		if c.ctx.Err() != nil {
-			return
-		}
-		if time.Since(began) >= steadyAfter {
-			wait.reset()
-		}
-		pause := wait.next()
-		var refused *authRefusedError
-		if errors.As(err, &refused) {
-			pause = max(pause, retryLast/2) // the same key will hardly be welcome a second later
-		}
-		c.mu.Lock()
-		c.setState(StateConnecting, false)
-		c.health.LastError = printable(err.Error())
-		c.mu.Unlock()
-		c.o.Log.Debug().Str("relay", string(c.o.URL)).Str("error", printable(err.Error())).Dur("retry", pause).Msg("relay connection ended")
-		t := time.NewTimer(pause)
-		select {
-		case <-t.C:
-		case <-c.ctx.Done():
-			t.Stop()
-			return
-		}
-	}
-}
-
-// connect lives one session from dial to drop. Its error is never nil.
-func (c *client) connect() error {
+// connect lives one session from dial to drop. Its error is never nil. due is
+// closed when the session is open and the next one should be.
+func (c *client) connect(due chan struct{}) error {
 	dial, stop := context.WithTimeout(c.ctx, dialTimeout)
 	defer stop()
 	conn, resp, err := websocket.Dial(dial, string(c.o.URL), &websocket.DialOptions{
@@ -173,7 +168,7 @@ func (c *client) connect() error {
 	}
 	conn.SetReadLimit(maxFrame)
 	s := newSession(c, conn)
-	return s.live()
+	return s.live(due)
 }
 
 // setState is called with mu held.
@@ -191,9 +186,19 @@ func (c *client) trouble(words string) {
 	c.mu.Unlock()
 }
 
-// setSession announces that the open session changed; called with mu held.
-func (c *client) setSession(s *session) {
-	c.sess = s
+// announce tells who waits that the open sessions changed, and derives the
+// state from them; other is the state while there is none. Called with mu held.
+func (c *client) announce(other string) {
+	c.settle(other)
 	close(c.change)
 	c.change = make(chan struct{})
+}
+
+// settle derives the state; called with mu held.
+func (c *client) settle(other string) {
+	if n := len(c.open); n > 0 {
+		c.setState(StateOpen, c.open[n-1].authenticated)
+		return
+	}
+	c.setState(other, false)
 }

@@ -11,19 +11,25 @@
 // hostile: a frame is bounded first, then the event's size, kind, parties,
 // subscription and the caller's own Admit, then ID and signature. Nothing is
 // remembered before it is verified, so a forged copy never suppresses the
-// honest one.
+// honest one. Where the caller says who is known, strangers' events are verified
+// at 20 a second and dropped rather than waited for, so that a flood of them
+// costs the others the reading of its messages and no more.
 //
 // Each connection has one goroutine that reads, one that writes from a bounded
 // queue with a deadline for each write, one that sends pings, and one that
-// decides (authentication, REQ, CLOSE, retries). A connection ends only by
-// being dropped; the link then dials again after a jittered back-off of 0.5 s
-// to 60 s and sends every REQ anew. A CLOSED of any kind is retried too: a
-// subscription is never deaf in silence, Health says what is wrong.
+// decides (authentication, REQ, CLOSE, retries). A connection lives 120 s, so
+// that one which died without a word is not believed for long: its successor is
+// opened and subscribed 20 s before its end, and both are read meanwhile. One
+// that ends early is replaced at once, one that fails is dialled again after a
+// jittered back-off of 0.5 s to 60 s, and every REQ is sent anew. A CLOSED of
+// any kind is retried too: a subscription is never deaf in silence, Health says
+// what is wrong, and OnGap how long nobody listened.
 //
 // Nothing here is durable. Publish returning nil means that the relay said OK
 // true; everything else is the caller's outbox to repeat, with the same bytes.
-// The same event may be delivered again after a reconnect, a re-publish or
-// through a second subscription; whoever acts on events keeps the durable
+// A subscription is sent an event once, whichever connections bring it, within
+// some seconds and a bounded memory. It may be delivered again after a gap, a
+// re-publish, Renew or through a second subscription; whoever acts on events keeps the durable
 // memory of what it acted on.
 //
 // A consumer that stops reading its Subscription stops the link's reader, and

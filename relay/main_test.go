@@ -16,10 +16,11 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// dial links a fresh key to h until the test ends.
+// dial links a fresh key to h until the test ends, by one connection unless the
+// test says how long one lives.
 func dial(t *testing.T, h *relaytest.Hostile, change ...func(*relay.Options)) (relay.Link, nip.SecretKey) {
 	t.Helper()
-	o := relay.Options{URL: h.URL, Key: relaytest.Key(t), Log: zerolog.Nop(), DialContext: h.DialContext}
+	o := relay.Options{URL: h.URL, Key: relaytest.Key(t), Log: zerolog.Nop(), Life: 24 * time.Hour, DialContext: h.DialContext}
 	for _, c := range change {
 		c(&o)
 	}

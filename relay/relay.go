@@ -45,6 +45,20 @@ type Health struct {
 	LastError     string // plain words, no secret
 	Received      uint64
 	Dropped       uint64 // refused before or at verification
+	// Gap is the longest time that a subscription of this link was open on no
+	// connection, the present one included.
+	Gap time.Duration
+}
+
+// GapReported is the length from which Options.OnGap hears of a gap: what was
+// published meanwhile may have outlived its 60 s and the relay's patience.
+const GapReported = 150 * time.Second
+
+// Gap is a time during which one subscription was open on no connection, by
+// the wall clock of this machine: a computer that slept has a gap.
+type Gap struct {
+	Subscription string
+	From, To     time.Time
 }
 
 // The values of Health.State.

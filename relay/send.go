@@ -23,11 +23,11 @@ func (c *client) Publish(ctx context.Context, ev *nip.Event) error {
 		return errors.New("event is not valid UTF-8; it was not signed here")
 	}
 	frame := EncodeFrame("EVENT", body)
-	if len(frame) > maxPublish {
-		return ErrTooLarge
-	}
 	id := nip.EventID(ev.ID)
 	for authenticated := false; ; {
+		if len(frame) > c.mostBytes() {
+			return ErrTooLarge
+		}
 		s, err := c.await(ctx)
 		if err != nil {
 			return err
@@ -36,6 +36,8 @@ func (c *client) Publish(ctx context.Context, ev *nip.Event) error {
 		switch {
 		case !sent && a.err == ErrUnconfirmed:
 			continue // the session ended before a byte of it was queued
+		case a.err == errRetired:
+			continue // nobody's failure: the next session asks again, and a duplicate is OK
 		case a.err != nil:
 			return a.err
 		case a.ok || Prefix(a.message) == "duplicate":
@@ -50,17 +52,19 @@ func (c *client) Publish(ctx context.Context, ev *nip.Event) error {
 	}
 }
 
-// await returns the open session, as soon as there is one.
+// await returns the newest open session, as soon as there is one.
 func (c *client) await(ctx context.Context) (*session, error) {
 	for {
 		c.mu.Lock()
-		s, change, closed := c.sess, c.change, c.closed
+		open, change, closed := slices.Clone(c.open), c.change, c.closed
 		c.mu.Unlock()
 		if closed {
 			return nil, ErrClosed
 		}
-		if s != nil && s.ctx.Err() == nil {
-			return s, nil
+		for _, s := range slices.Backward(open) {
+			if s.ctx.Err() == nil {
+				return s, nil
+			}
 		}
 		select {
 		case <-change:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,6 +30,7 @@ type session struct {
 	kick       chan struct{} // one place: something for the manager to look at
 	waiting    atomic.Bool   // the reader waits for a consumer, not for the relay
 	frames     atomic.Uint64 // read so far
+	heard      atomic.Int64  // wall clock of the last sign of life, Unix nanoseconds
 	faults     int           // of the reader
 
 	// The manager's own.
@@ -41,6 +43,7 @@ type session struct {
 	round         chan struct{}                 // closed and replaced after each attempt to authenticate
 	waiters       map[nip.EventID][]chan answer // each with room for one
 	sent          map[nip.EventID]int           // bytes of EVENT frames without an answer
+	asks          map[string]*ask               // the subscriptions here, by ID; empty until the session is open
 	unsub         []string                      // subscriptions to CLOSE
 }
 
@@ -56,21 +59,27 @@ type answer struct {
 
 func newSession(c *client, conn *websocket.Conn) *session {
 	ctx, cancel := context.WithCancelCause(c.ctx)
-	return &session{
+	s := &session{
 		c: c, conn: conn, ctx: ctx, cancel: cancel,
 		out: make(chan outgoing, 32), challenges: make(chan string, 1), kick: make(chan struct{}, 1),
 		round: make(chan struct{}), waiters: map[nip.EventID][]chan answer{}, sent: map[nip.EventID]int{},
+		asks: map[string]*ask{},
 	}
+	s.heardNow()
+	return s
 }
 
 // live runs the session until it ends and says why. When it returns, its
 // goroutines are gone and every waiter has its answer.
-func (s *session) live() error {
+func (s *session) live(due chan struct{}) error {
 	c := s.c
+	stop := s.retireLater(due)
+	defer stop()
 	var all sync.WaitGroup
 	all.Go(func() { s.cancel(s.receive()) })
 	all.Go(func() { s.cancel(s.write()) })
 	all.Go(func() { s.cancel(s.ping()) })
+	all.Go(func() { c.readDocument(s.ctx) })
 	s.cancel(s.manage())
 	s.conn.CloseNow()
 	all.Wait()
@@ -78,15 +87,19 @@ func (s *session) live() error {
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.sess == s {
-		c.setSession(nil)
+	if i := slices.Index(c.open, s); i >= 0 {
+		c.open = slices.Delete(c.open, i, i+1)
+		c.announce(StateConnecting)
+	}
+	for _, a := range s.asks {
+		c.deafened(a, s.lastHeard())
 	}
 	s.abandon(err)
 	return err
 }
 
-// abandon answers every waiter that no OK will come; called with mu held. A
-// relay that closes with "message too big" means one frame: the largest
+// abandon answers every waiter that no OK will come; called with mu held. Who
+// waits on a session that retired publishes on its successor. A relay that closes with "message too big" means one frame: the largest
 // without an answer. Sent again it would end every later session as well.
 func (s *session) abandon(err error) {
 	var largest nip.EventID
@@ -100,6 +113,9 @@ func (s *session) abandon(err error) {
 	}
 	for id, list := range s.waiters {
 		a := answer{err: ErrUnconfirmed}
+		if err == errRetired {
+			a.err = errRetired
+		}
 		if id == largest {
 			a.err = ErrTooLarge
 		}
@@ -115,7 +131,7 @@ func (s *session) abandon(err error) {
 func (s *session) manage() error {
 	c := s.c
 	c.mu.Lock()
-	c.setState(StateAuthenticating, false)
+	c.settle(StateAuthenticating)
 	c.mu.Unlock()
 
 	t := time.NewTimer(challengeWait)
@@ -157,16 +173,16 @@ func (s *session) open() {
 	c := s.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.setState(StateOpen, s.authenticated)
 	if s.authenticated {
 		c.health.LastError = ""
 	} else {
 		c.health.LastError = "relay sent no challenge; used without authentication"
 	}
 	for _, r := range c.subs {
-		r.restart()
+		s.asks[r.id] = newAsk(r)
 	}
-	c.setSession(s)
+	c.open = append(c.open, s)
+	c.announce(StateOpen)
 }
 
 // ping notices a half-open socket. While the reader waits for a consumer it
@@ -188,6 +204,9 @@ func (s *session) ping() error {
 		ctx, stop := context.WithTimeout(s.ctx, pingTimeout)
 		err := s.conn.Ping(ctx)
 		stop()
+		if err == nil {
+			s.heardNow()
+		}
 		if err != nil && !s.waiting.Load() && s.frames.Load() == before {
 			return fmt.Errorf("relay did not answer a ping: %w", err)
 		}

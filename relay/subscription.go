@@ -49,13 +49,19 @@ func NewSubscription(renew, closed func()) (*Subscription, Feed) {
 }
 
 // Deliver hands d over and waits while the consumer is slow, until stop or
-// the end of the subscription; then it returns false.
+// the end of the subscription; then it returns false. A stop that is closed
+// already means: where there is room at once.
 func (f Feed) Deliver(stop <-chan struct{}, d Delivery) bool {
 	f.s.mu.Lock()
 	defer f.s.mu.Unlock()
 	select {
 	case <-f.s.done:
 		return false
+	default:
+	}
+	select {
+	case f.s.c <- d:
+		return true
 	default:
 	}
 	select {

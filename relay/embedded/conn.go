@@ -15,6 +15,7 @@ import (
 
 const (
 	maxConns     = 64
+	maxStrangers = 32 // connections of one address that are no member's
 	maxSubs      = 20
 	maxInFlight  = 64 // EVENTs of one connection that wait for their commit
 	maxFaults    = 64 // malformed messages before the connection is dropped

@@ -31,6 +31,10 @@
 // A reader that does not read is dropped after a bounded queue or 10 s; it never
 // delays another. Every method may be called from any goroutine.
 //
-// It does not decrypt, does not serve beyond the loopback interface, and does
-// not talk to other relays.
+// Beyond the loopback interface it serves over TLS, or without it only where
+// Options.AllowPlain says so. Host and Origin must be a name of this relay;
+// X-Forwarded headers are never read. Sockets are bounded in all and from one
+// address before TLS, connections of strangers from one address after it.
+//
+// It does not decrypt, and does not talk to other relays.
 package embedded

@@ -45,8 +45,13 @@ type Options struct {
 	Also   []nip.RelayURL
 	Class  func(nip.PubKey) Class // nil: everyone is Member (relay serve alone)
 	Served func(nip.PubKey) bool  // hosts that a stranger may write to; nil: none
-	Now    func() time.Time
-	Log    zerolog.Logger
+	// AllowPlain lets Serve take a listener that other machines reach, without
+	// TLS. Whoever is on the path then sees who talks to whom, when and how
+	// much, may drop what it likes, and may log in as a client by passing its
+	// challenge on; the artifacts themselves stay sealed.
+	AllowPlain bool
+	Now        func() time.Time
+	Log        zerolog.Logger
 }
 
 // Relay is an open relay.

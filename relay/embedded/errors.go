@@ -13,7 +13,7 @@ var (
 )
 
 // ErrNotLoopback is returned by Serve for a listener that other machines reach.
-var ErrNotLoopback = errors.New("the embedded relay listens on a loopback address only; put a TLS proxy before it")
+var ErrNotLoopback = errors.New("the embedded relay listens without TLS on a loopback address only; give it a certificate, put a TLS proxy before it, or allow plain connections and what they show to the network")
 
 // ErrFailed is wrapped by Failure: whether the last commit landed is unknown until the store is opened again.
 var ErrFailed = errors.New("a commit of the relay's store failed; it must be opened again")

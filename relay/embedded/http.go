@@ -1,7 +1,10 @@
 package embedded
 
 import (
+	"crypto/tls"
 	"fmt"
+	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/netip"
@@ -16,21 +19,44 @@ import (
 )
 
 // Handler answers websockets and NIP-11. Its server must listen on a loopback
-// address only; Serve makes sure of that.
+// address or speak TLS; Serve and ServeTLS make sure of that.
 func (r *Relay) Handler() http.Handler { return http.HandlerFunc(r.answer) }
 
-// Serve lets clients in over ln until Close; then it returns nil. It refuses a
-// listener that is not TCP on a loopback address.
+// Serve lets clients in over ln, without TLS, until Close; then it returns nil.
+// It refuses a listener that is not TCP on a loopback address, unless
+// Options.AllowPlain says otherwise.
 func (r *Relay) Serve(ln net.Listener) error {
 	a, ok := ln.Addr().(*net.TCPAddr)
-	if !ok || !a.IP.IsLoopback() {
+	if !r.o.AllowPlain && (!ok || !a.IP.IsLoopback()) {
 		return fmt.Errorf("%w (%s)", ErrNotLoopback, ln.Addr())
 	}
+	return r.listen(newGate(ln))
+}
+
+// ServeTLS is Serve over TLS (1.2 or later), on any address. cert and key are
+// the paths of PEM files, read once: a renewed certificate needs a restart. The
+// relay must have the wss name under which clients reach it, as Options.Name or
+// in Options.Also.
+func (r *Relay) ServeTLS(ln net.Listener, cert, key string) error {
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		return fmt.Errorf("embedded relay: certificate %s with key %s: %w", cert, key, err)
+	}
+	return r.listen(tls.NewListener(newGate(ln), &tls.Config{
+		Certificates: []tls.Certificate{pair},
+		MinVersion:   tls.VersionTLS12,
+		NextProtos:   []string{"http/1.1"}, // a websocket starts there
+	}))
+}
+
+// listen serves until Close.
+func (r *Relay) listen(ln net.Listener) error {
 	s := &http.Server{
 		Handler:           r.Handler(),
-		ReadHeaderTimeout: 10 * time.Second,
+		ReadHeaderTimeout: 10 * time.Second, // and the time of a TLS handshake
 		IdleTimeout:       30 * time.Second,
 		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          log.New(io.Discard, "", 0), // what strangers send is no news
 	}
 	r.mu.Lock()
 	if r.closed {
@@ -71,10 +97,9 @@ func (r *Relay) answer(w http.ResponseWriter, req *http.Request) {
 	if err != nil {
 		return // Accept answered
 	}
-	address, _, err := net.SplitHostPort(req.RemoteAddr)
-	if err != nil {
-		address = req.RemoteAddr
-	}
+	// The peer of the socket and nothing else: X-Forwarded-For is what the
+	// client likes to say. Behind a TLS proxy all strangers share its address.
+	address := network(req.RemoteAddr)
 	done := make(chan struct{})
 	if !r.enter(func() { defer close(done); r.serve(ws, address) }) {
 		ws.CloseNow()
@@ -113,7 +138,12 @@ func (r *Relay) ours(host string) bool {
 
 func (r *Relay) namesHost(host string) bool {
 	for _, n := range append([]nip.RelayURL{r.o.Name}, r.o.Also...) {
-		if u, err := url.Parse(string(n)); err == nil && strings.EqualFold(u.Host, host) {
+		u, err := url.Parse(string(n))
+		if err != nil {
+			continue
+		}
+		port := map[string]string{"ws": ":80", "wss": ":443"}[u.Scheme] // clients leave it out, or not
+		if strings.EqualFold(strings.TrimSuffix(u.Host, port), strings.TrimSuffix(host, port)) {
 			return true
 		}
 	}

@@ -183,22 +183,37 @@ func (g *registry) disconnect(key nip.PubKey) {
 	}
 }
 
-// enter admits a connection. When all places are taken, the longest-standing
-// connection that is not a member's gives way: strangers cannot keep the
-// paired devices out.
+// enter admits a connection. When all places are taken, or all that strangers
+// have from one address, the longest-standing connection there that is not a
+// member's gives way: strangers cannot keep the paired devices out.
 func (g *registry) enter(c *conn) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if len(g.conns) >= maxConns {
-		var oldest *conn
-		for o := range g.conns {
-			if (o.key == "" || o.class != Member) && (oldest == nil || o.began.Before(oldest.began)) {
-				oldest = o
+	var oldest, neighbour *conn
+	neighbours := 0
+	for o := range g.conns {
+		if o.key != "" && o.class == Member {
+			continue
+		}
+		if oldest == nil || o.began.Before(oldest.began) {
+			oldest = o
+		}
+		if o.address == c.address {
+			neighbours++
+			if neighbour == nil || o.began.Before(neighbour.began) {
+				neighbour = o
 			}
 		}
-		if oldest == nil {
-			return false
-		}
+	}
+	switch {
+	case neighbours >= maxStrangers:
+		oldest = neighbour
+	case len(g.conns) < maxConns:
+		oldest = nil
+	case oldest == nil:
+		return false
+	}
+	if oldest != nil {
 		oldest.kill("too many connections")
 		delete(g.conns, oldest)
 	}

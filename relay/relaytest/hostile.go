@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/coder/websocket"
 	"github.com/go-json-experiment/json"
@@ -199,6 +200,31 @@ func (c *HostileConn) Hang() { <-c.ctx.Done() }
 func (c *HostileConn) Drain() {
 	for {
 		c.Next()
+	}
+}
+
+// Beside runs a part of the script that only sends, beside the one that reads:
+// over a pipe, who does not read blocks the client's pings. It ends when the
+// client is gone.
+func (c *HostileConn) Beside(send func()) {
+	go func() {
+		defer func() {
+			if p := recover(); p != nil && p != errGone {
+				panic(p)
+			}
+		}()
+		send()
+	}()
+}
+
+// Pause waits, or ends the script when the client is gone.
+func (c *HostileConn) Pause(d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-c.ctx.Done():
+		panic(errGone)
 	}
 }
 

@@ -1,0 +1,89 @@
+// Package interop holds the tests that hold this project's wire against other
+// people's software: our client against khatru, and a go-nostr client and a
+// JavaScript one against our embedded relay.
+//
+// It is a module of its own, so that the weight and the data races of the peers
+// stay out of the product's build and tests. It has no code that anything may
+// import. The JavaScript client runs where node and npm are; elsewhere its test
+// is skipped and says so.
+package interop
+
+import (
+	"net"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"holdfast/nip"
+	"holdfast/relay"
+	"holdfast/relay/embedded"
+	"holdfast/relay/relaytest"
+)
+
+// embeddedRelay runs our relay on a real socket until the test ends.
+func embeddedRelay(t *testing.T) nip.RelayURL {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := nip.RelayURL("ws://" + ln.Addr().String() + "/")
+	r, err := embedded.Open(embedded.Options{Path: filepath.Join(t.TempDir(), "relay.db"), Name: url, Log: zerolog.Nop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- r.Serve(ln) }()
+	t.Cleanup(func() {
+		r.Close()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	return url
+}
+
+func link(t *testing.T, url nip.RelayURL, k nip.SecretKey, life time.Duration) relay.Link {
+	t.Helper()
+	l := relay.Dial(relay.Options{URL: url, Key: k, Log: zerolog.Nop(), Life: life})
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// answering is a host that answers each request it is shown with "reply", and
+// counts the requests.
+func answering(t *testing.T, url nip.RelayURL, k nip.SecretKey) (requests chan string) {
+	t.Helper()
+	l := link(t, url, k, 0)
+	s := l.Subscribe("requests", relaytest.To(k.Public()))
+	relaytest.AwaitEOSE(t, s)
+	requests = make(chan string, 64)
+	replies := map[string]*nip.Event{}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for d := range s.C() {
+			ev := d.Event.Event()
+			if replies[ev.ID] == nil {
+				replies[ev.ID] = relaytest.Event(t, k, nip.PubKey(ev.PubKey), relaytest.Mailbox('b'), time.Now().Unix(), "reply")
+				relaytest.Publish(t, l, replies[ev.ID])
+			}
+			requests <- ev.ID
+		}
+	}()
+	t.Cleanup(func() { l.Close(); <-done })
+	return requests
+}
+
+func next(t *testing.T, requests chan string, what string) string {
+	t.Helper()
+	select {
+	case id := <-requests:
+		return id
+	case <-time.After(relaytest.Patience):
+		t.Fatal("not in time: " + what)
+	}
+	return ""
+}
