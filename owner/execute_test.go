@@ -40,11 +40,14 @@ func TestPromptCommandTurn(t *testing.T) {
 		}
 	}
 	tree := task.Worktree
+	if tree == nil {
+		t.Fatal("no worktree")
+	}
 	for _, m := range []string{"admitted", "dispatched", "result",
 		"works in a worktree of its own, made from commit " + tree.Base + "; changes of the workspace that were not committed then are not seen"} {
 		step(t, records, m)
 	}
-	if tree == nil || tree.Base != w.git("rev-parse", "HEAD") || tree.Path != filepath.Join(w.s.WorktreeRoot("t"), "project") {
+	if tree.Base != w.git("rev-parse", "HEAD") || tree.Path != filepath.Join(w.s.WorktreeRoot("t"), "project") {
 		t.Fatalf("worktree %+v", tree)
 	}
 	if got := string(readFile(t, filepath.Join(tree.Path, "file"))); got != "edited\n" {
