@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -249,10 +250,15 @@ func crashCreate(r *crashRig) {
 	}
 	copied := r.profile("copy")
 	r.must(os.CopyFS(copied, os.DirFS(r.profile("phone"))))
-	r.must(os.Chmod(copied, 0o700))
-	for _, name := range []string{"device.key", "access.json", "outbox.db"} {
-		r.must(os.Chmod(filepath.Join(copied, name), 0o600))
-	}
+	r.must(filepath.WalkDir(copied, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			return os.Chmod(path, 0o700)
+		}
+		return os.Chmod(path, 0o600)
+	}))
 	r.start()
 	r.reopen()
 	r.must(r.dev.Resend(r.ctx))
