@@ -90,3 +90,26 @@ func TestRefusedToAuthenticateAgain(t *testing.T) {
 		}
 	})
 }
+
+// TestAskedAgainWithoutEOSE: that a REQ goes out again does not prolong the time
+// during which a re-published event counts as a copy of what was stored.
+func TestAskedAgainWithoutEOSE(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := relaytest.Key(t)
+		ev := to(t, k.Public(), "again")
+		h := relaytest.NewHostilePipe(t, func(c *relaytest.HostileConn) {
+			c.Login()
+			c.Await("REQ")
+			c.Beside(func() {
+				c.Event("s", ev)
+				c.Pause(65 * time.Second)
+				c.Event("s", ev)
+			})
+			c.Drain()
+		})
+		l, _ := dial(t, h, func(o *relay.Options) { o.Key = k })
+		s := l.Subscribe("s", relaytest.To(k.Public()))
+		time.Sleep(66 * time.Second)
+		wantContents(t, "a re-publish", take(s), "again", "again")
+	})
+}

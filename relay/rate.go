@@ -97,10 +97,10 @@ func (l *limiter) member(author nip.PubKey, now time.Time) bool {
 // need not be kept. When all are busy, all are forgotten: memory is bounded, and
 // what strangers share holds on.
 func place(m map[string]*bucket, now time.Time) map[string]*bucket {
+	if m == nil {
+		return map[string]*bucket{}
+	}
 	if len(m) < maxBuckets {
-		if m == nil {
-			m = map[string]*bucket{}
-		}
 		return m
 	}
 	for author, b := range m {

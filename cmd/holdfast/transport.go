@@ -73,7 +73,7 @@ func (l *links) filter(now time.Time, authors []string, limit int) nip.Filter {
 // known subscription, so that each event comes once a link.
 func (l *links) pump(sub *relay.Subscription, known bool) {
 	for d := range sub.C() {
-		if (*l.authors.Load())[nip.PubKey(d.Event.Event().PubKey)] != known {
+		if l.isKnown(nip.PubKey(d.Event.Event().PubKey)) != known {
 			continue
 		}
 		select {
@@ -125,9 +125,13 @@ func (l *links) Disconnect(key nip.PubKey) {
 	}
 }
 
+// isKnown sorts traffic before its signature is looked at: what strangers send
+// has a budget, what the owner and active devices send has a wide one.
+func (l *links) isKnown(key nip.PubKey) bool { return (*l.authors.Load())[key] }
+
 // class is the embedded relay's question about a key.
 func (l *links) class(key nip.PubKey) embedded.Class {
-	if key == l.self || (*l.authors.Load())[key] {
+	if key == l.self || l.isKnown(key) {
 		return embedded.Member
 	}
 	return embedded.Stranger

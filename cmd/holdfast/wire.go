@@ -87,7 +87,7 @@ func (g *globals) build(ctx context.Context, o serveOptions, onEvent func(host.E
 	}
 	for _, u := range o.relays {
 		url := nip.RelayURL(u)
-		list = append(list, relay.Dial(relay.Options{URL: url, Key: core.RelayKey(), Log: g.log, Now: time.Now}))
+		list = append(list, relay.Dial(relay.Options{URL: url, Key: core.RelayKey(), Known: p.links.isKnown, Log: g.log, Now: time.Now}))
 		if primary == "" {
 			primary = url
 		}
