@@ -196,10 +196,13 @@ func TestNothingOutside(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if d.IsDir() {
-			if d.Name() == ".git" {
+		if d.Name() == ".git" { // a folder, or a linked worktree's pointer
+			if d.IsDir() {
 				return filepath.SkipDir
 			}
+			return nil
+		}
+		if d.IsDir() {
 			return nil
 		}
 		info, err := d.Info()

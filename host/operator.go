@@ -131,11 +131,24 @@ func verbInvite(ctx context.Context, c *Core, raw json.RawMessage, emit func(any
 		}
 		a.Relay = relay
 	}
+	if h := c.serving; h != nil && !h.on(a.Relay) {
+		return fmt.Errorf("%w: this host is not on %s; start it with --relay %s first", ErrUsage, a.Relay, a.Relay)
+	}
 	inv, code, err := c.NewInvitation(ctx, a.Rights, a.Days, a.Relay)
 	if err != nil {
 		return err
 	}
 	return emit(Invited{inv.ID, code, inv.ExpiresAt, inv.Relay})
+}
+
+// on reports whether the host serves on a relay of that name.
+func (h *Host) on(relay nip.RelayURL) bool {
+	for _, r := range h.transport.Relays() {
+		if r.URL == relay {
+			return true
+		}
+	}
+	return false
 }
 
 // primaryRelay is the relay that devices are invited to.

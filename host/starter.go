@@ -19,6 +19,7 @@ import (
 const (
 	sweepEvery  = 10 * time.Second
 	maxLaunches = 2
+	afterOwner  = 250 * time.Millisecond
 )
 
 // starter is the auto-start policy at work. One goroutine sweeps; others only
@@ -179,6 +180,13 @@ func (s *starter) start(ctx context.Context, t *owner.Task, p *Policy, digest ni
 		s.mu.Unlock()
 		s.wake()
 		h.taskChanged(t.ID)
+		// An owner that was killed leaves its group a moment to go: the sweep
+		// above may come before that, and the next regular one much later.
+		select {
+		case <-time.After(afterOwner):
+			s.wake()
+		case <-h.stopped:
+		}
 	})
 	return true, nil
 }

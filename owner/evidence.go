@@ -3,6 +3,7 @@ package owner
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"time"
 
 	"holdfast/sandbox"
@@ -124,7 +125,7 @@ func (e *execution) conclude(ctx context.Context, tr *transcript, r Result, brok
 func (e *execution) openTranscript(ctx context.Context, a *admittedTurn) (*transcript, error) {
 	t, run := &a.task, a.task.Run
 	tr, err := newTranscript(ctx, e.store.TaskDir(e.id), run.Turn, session{
-		ID: fmt.Sprintf("%s-%d", e.id, run.Turn), Adapter: run.Admission.Adapter, Workspace: run.Admission.Workspace,
+		ID: fmt.Sprintf("%s-%d", e.id, run.Turn), Adapter: run.Admission.Adapter, Workspace: filepath.Base(run.Admission.Workspace),
 	}, e.fs, e.now, e.wait)
 	if err != nil {
 		return nil, err
@@ -135,9 +136,14 @@ func (e *execution) openTranscript(ctx context.Context, a *admittedTurn) (*trans
 			"revision": c.Revision, "reason": c.Reason, "adapter": run.Admission.Adapter, "acknowledgment": steerAcknowledged,
 		}})
 	}
+	// A device may read every line of this: digests and limits, never a path of this machine. The paths stand in
+	// the task's log, which stays here.
+	pinned := run.Admission
 	steps = append(steps, traceStep{source: "system", message: "admitted", extra: map[string]any{
-		"admission": run.Admission, "intent_digest": t.IntentDigest, "write_workspace": e.grant.Write, "git": e.grant.Git,
-		"read": a.spec.Read, "environment": e.grant.Environment, "wall_seconds": e.grant.WallSeconds,
+		"grant_digest": pinned.GrantDigest, "adapter": pinned.Adapter, "source_revision": pinned.SourceRevision,
+		"program_digest": pinned.ProgramDigest, "prompt_digest": pinned.Prompt, "read_revision": pinned.ReadRevision,
+		"network": pinned.Network, "intent_digest": t.IntentDigest, "write_workspace": e.grant.Write, "git": e.grant.Git,
+		"read_paths": len(a.spec.Read), "environment": e.grant.Environment, "wall_seconds": e.grant.WallSeconds,
 		"stream_bytes": e.grant.StreamBytes, "memory_bytes": e.grant.MemoryBytes, "slot": a.spec.Slot,
 	}})
 	if w := t.Worktree; w != nil {

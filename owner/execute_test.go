@@ -32,6 +32,13 @@ func TestPromptCommandTurn(t *testing.T) {
 	if r := records[1]; r.Source != "user" || r.Message != "the prompt of t" {
 		t.Fatalf("first step %+v", r)
 	}
+	// Devices read transcripts: no path of this machine may be in one.
+	raw := string(readFile(t, filepath.Join(w.s.TaskDir("t"), TraceName(1))))
+	for _, path := range []string{w.s.Home(), w.repo, task.Run.Admission.Program} {
+		if strings.Contains(raw, path) {
+			t.Errorf("the transcript names %s", path)
+		}
+	}
 	tree := task.Worktree
 	for _, m := range []string{"admitted", "dispatched", "result",
 		"works in a worktree of its own, made from commit " + tree.Base + "; changes of the workspace that were not committed then are not seen"} {

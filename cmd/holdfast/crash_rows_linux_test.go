@@ -184,7 +184,7 @@ func crashSandbox(r *crashRig) {
 // them happens again.
 func crashReplay(r *crashRig) {
 	id := r.make("wait 60")
-	r.runs(id, 1)
+	running := r.runs(id, 1)
 	type told struct {
 		c   nip.Command
 		err error
@@ -197,7 +197,9 @@ func crashReplay(r *crashRig) {
 		{nip.Send, "refused while a turn runs"}, {nip.Queue, "after"}, {nip.Answer, "nothing was asked"},
 		{nip.Steer, "no native steering"}, {nip.Interrupt, "enough"}, {nip.Interrupt, "enough, I said"},
 	} {
-		c, err := r.give(id, x.action, x.text)
+		// All speak of the turn that ran when the first was sent: a late one
+		// must not reach the turn after it.
+		c, _, err := r.dev.Command(r.ctx, nip.Command{Task: id, Action: x.action, BasedOn: running.Revision, Text: x.text})
 		all = append(all, told{c, err})
 	}
 	r.ends(id, 2)

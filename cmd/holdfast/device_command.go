@@ -160,17 +160,21 @@ func (v *deviceVerbs) create(ctx context.Context, d *client.Device, op nip.TaskC
 	if !v.g.json {
 		fmt.Fprintln(v.g.stderr, "task", task)
 	}
-	got, revision, err := waitPhase(ctx, d, task, op.Workspace, phase)
+	got, err := waitPhase(ctx, d, task, op.Workspace, phase)
 	if err != nil {
+		if ctx.Err() != nil {
+			return &cliError{Exit: exitUnreachable, Code: "timeout", Message: fmt.Sprintf("task %s was taken, and was not %s in time", task, phase),
+				Hint: "it goes on; device read shows it, and a task without a rule in the host's policy waits until it has one"}
+		}
 		return fmt.Errorf("wait for task %s: %w", task, err)
 	}
-	if err := v.g.emit(map[string]any{"task": task, "phase": got, "revision": revision}, func(w io.Writer) {
-		fmt.Fprintln(w, task, got)
+	if err := v.g.emit(map[string]any{"task": task, "phase": got.phase, "revision": got.revision, "headline": got.words}, func(w io.Writer) {
+		fmt.Fprintln(w, task, got.phase)
 	}); err != nil {
 		return err
 	}
-	if got != phase {
-		return &cliError{Exit: exitFailed, Code: "ended", Message: fmt.Sprintf("task %s ended as %s and not as %s", task, got, phase)}
+	if got.phase != phase {
+		return &cliError{Exit: exitFailed, Code: "ended", Message: fmt.Sprintf("task %s ended as %s and not as %s: %s", task, got.phase, phase, line(got.words))}
 	}
 	return nil
 }
@@ -179,14 +183,21 @@ func (v *deviceVerbs) create(ctx context.Context, d *client.Device, op nip.TaskC
 // that publishes no summaries to this device or a relay that loses them.
 const pollEvery = 10 * time.Second
 
+// waited is the phase that a wait ended in, with the host's own words for it.
+type waited struct {
+	phase    nip.Phase
+	revision int64
+	words    string
+}
+
 // waitPhase follows the task's signed summaries, and its page where none come,
 // until it is in phase want or has ended in another.
-func waitPhase(ctx context.Context, d *client.Device, task nip.TaskID, label nip.Label, want nip.Phase) (nip.Phase, int64, error) {
+func waitPhase(ctx context.Context, d *client.Device, task nip.TaskID, label nip.Label, want nip.Phase) (waited, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	updates, err := d.Watch(ctx)
 	if err != nil {
-		return "", 0, err
+		return waited{}, err
 	}
 	poll := time.NewTicker(pollEvery)
 	defer poll.Stop()
@@ -202,19 +213,19 @@ func waitPhase(ctx context.Context, d *client.Device, task nip.TaskID, label nip
 		select {
 		case u, ok := <-updates:
 			if !ok {
-				return "", 0, client.ErrNoAnswer
+				return waited{}, client.ErrNoAnswer
 			}
 			if s := u.Summary; s != nil && s.Task == task && done(s.Phase, s.Sequence) {
-				return s.Phase, s.Sequence, nil
+				return waited{s.Phase, s.Sequence, s.Headline}, nil
 			}
 		case <-poll.C:
 			page, err := findTask(ctx, d, string(task), label)
 			var refused *client.Refused
 			if errors.As(err, &refused) {
-				return "", 0, err
+				return waited{}, err
 			}
 			if err == nil && done(page.Phase, page.Scope.Revision) {
-				return page.Phase, page.Scope.Revision, nil
+				return waited{page.Phase, page.Scope.Revision, page.Termination}, nil
 			}
 		}
 	}

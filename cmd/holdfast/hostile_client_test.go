@@ -185,11 +185,10 @@ var journalled = map[string]bool{
 	"a path for a workspace": true, "an unknown workspace": true, "a command for a task that is not there": true, "an edit of another's message": true,
 }
 
-// TestHostileDevice is a paired device that sends everything but what it
+// hostileDevice is a paired device that sends everything but what it
 // should, to a real host. Nothing of it may change what the host keeps, and
 // the honest device is answered after each.
-func TestHostileDevice(t *testing.T) {
-	t.Parallel()
+func hostileDevice(t *testing.T) {
 	a := attack(t)
 	f := a.pairedFoe(t, "foe")
 	other := a.pairedFoe(t, "other")
@@ -242,10 +241,9 @@ func TestHostileDevice(t *testing.T) {
 	}
 }
 
-// TestHostileFrames writes what is no NIP-01 to the relay's port, with and
+// hostileFrames writes what is no NIP-01 to the relay's port, with and
 // without a key.
-func TestHostileFrames(t *testing.T) {
-	t.Parallel()
+func hostileFrames(t *testing.T) {
 	a := attack(t)
 	f := a.pairedFoe(t, "foe")
 	good := string(nip.EncodeEvent(f.event(t, `{"kind":"workspace.list"}`, nil)))
@@ -282,11 +280,9 @@ func TestHostileFrames(t *testing.T) {
 			t.Run(auth.name+"/"+fr.name, func(t *testing.T) {
 				before := a.state(t)
 				ws := a.raw(t, auth.key)
-				if err := ws.Write(a.ctx, fr.kind, []byte(fr.frame)); err != nil {
-					t.Fatal(err)
-				}
-				// A question that has an answer: what came before it was handled, or
-				// the relay has hung up.
+				// The relay may hang up in the middle of it. Then a question that has
+				// an answer: what came before it was handled.
+				_ = ws.Write(a.ctx, fr.kind, []byte(fr.frame))
 				_ = ws.Write(a.ctx, websocket.MessageText, []byte(`["COUNT","done",{}]`))
 				for {
 					_, b, err := ws.Read(a.ctx)
@@ -314,9 +310,8 @@ func TestHostileFrames(t *testing.T) {
 	a.honest(t)
 }
 
-// TestHostileReplay sends what was right once, again.
-func TestHostileReplay(t *testing.T) {
-	t.Parallel()
+// hostileReplay sends what was right once, again.
+func hostileReplay(t *testing.T) {
 	a := attack(t)
 	f := a.pairedFoe(t, "foe")
 	task := a.finished(t, mustOpen(t, a, "foe"), "work of the other")
@@ -404,9 +399,8 @@ func mustOpen(t *testing.T, a *attacked, name string) *client.Device {
 	return d
 }
 
-// TestHostileStranger is a key that was never paired.
-func TestHostileStranger(t *testing.T) {
-	t.Parallel()
+// hostileStranger is a key that was never paired.
+func hostileStranger(t *testing.T) {
 	a := attack(t)
 	x := a.foe(t, testKey(t), "")
 	var before state

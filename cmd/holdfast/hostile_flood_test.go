@@ -52,10 +52,9 @@ func (a *attacked) underFlood(t *testing.T, pour func(stop *atomic.Bool)) {
 	}
 }
 
-// TestFloodOfStrangers is 2,000 requests of keys that nobody knows, from so
+// floodOfStrangers is 2,000 requests of keys that nobody knows, from so
 // many addresses that the relay's limit an address lets them in.
-func TestFloodOfStrangers(t *testing.T) {
-	t.Parallel()
+func floodOfStrangers(t *testing.T) {
 	a := attack(t)
 	const addresses, each = 32, 63
 	var keys []*foe
@@ -95,9 +94,8 @@ func TestFloodOfStrangers(t *testing.T) {
 	a.honest(t)
 }
 
-// TestFloodOfDevice is a paired device that asks as fast as it can.
-func TestFloodOfDevice(t *testing.T) {
-	t.Parallel()
+// floodOfDevice is a paired device that asks as fast as it can.
+func floodOfDevice(t *testing.T) {
 	a := attack(t)
 	f := a.pairedFoe(t, "foe")
 	before := a.state(t)

@@ -94,12 +94,6 @@ type leg struct {
 // say writes a message to the client out of turn.
 func (l *leg) say(frame string) { _ = l.down.Write(l.ctx, websocket.MessageText, []byte(frame)) }
 
-// first reports whether this leg hears the word for the first time.
-func (l *leg) first(word string) bool {
-	_, known := l.once.LoadOrStore(word, true)
-	return !known
-}
-
 // newLiar starts the proxy with a real relay of its own behind it.
 func newLiar(t *testing.T) *liar {
 	t.Helper()

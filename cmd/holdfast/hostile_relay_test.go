@@ -241,12 +241,11 @@ func init() {
 	}
 }
 
-// TestHostileRelay is one honest host on many lying relays, with one honest
+// hostileRelay is one honest host on many lying relays, with one honest
 // device on each. Whatever the relay does, a command gets a signed outcome
 // when the device tries again as its library does, and happens once.
-func TestHostileRelay(t *testing.T) {
-	t.Parallel()
-	s, ctx := stage(t)
+func hostileRelay(t *testing.T) {
+	s, ctx := hostileStage(t)
 	if err := s.stepHome(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -292,14 +291,11 @@ func TestHostileRelay(t *testing.T) {
 	if st, err = ask[host.Status](ctx, a.g, "status", nil); err != nil || st.Journal.Undecided != 0 {
 		t.Errorf("status %+v, %v", st, err)
 	}
-	if t.Failed() {
-		p.kill()
-		t.Log(p.errors.String())
-	}
 }
 
-// rowLimit is what one row may take, an unlucky reconnect included.
-const rowLimit = 30 * time.Second
+// rowLimit is what one row may take. The slowest needs some 20 s of waiting on
+// an idle machine; the rest is for one that has much else to do.
+const rowLimit = time.Minute
 
 // runsTurns are the rows whose command starts a turn: the prompts in the
 // worktree are counted too.

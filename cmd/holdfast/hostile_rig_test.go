@@ -26,6 +26,33 @@ import (
 	"holdfast/relay/relaytest"
 )
 
+// TestHostile is bad input end to end: real host processes, real sockets. The
+// stories run all at once, each with a host of its own, because they wait for
+// clocks and disks more than for processors, and the runner counts processors.
+func TestHostile(t *testing.T) {
+	t.Parallel()
+	var all sync.WaitGroup
+	for _, story := range []struct {
+		name string
+		run  func(*testing.T)
+	}{
+		{"relay", hostileRelay}, {"replay", hostileReplay}, {"stores", hostileStores}, {"flood of strangers", floodOfStrangers},
+		{"world", hostileWorld}, {"device", hostileDevice}, {"frames", hostileFrames}, {"flood of a device", floodOfDevice}, {"stranger", hostileStranger},
+	} {
+		all.Go(func() { t.Run(story.name, story.run) })
+	}
+	all.Wait()
+}
+
+// hostileStage is a stage with more time: all stories share the machine.
+func hostileStage(t *testing.T) (*tour, context.Context) {
+	t.Helper()
+	s, _ := stage(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
+	t.Cleanup(cancel)
+	return s, ctx
+}
+
 // attacked is a real host under attack, with one honest device whose task has
 // ended: its commands are decided and answered without a turn.
 type attacked struct {
@@ -43,7 +70,7 @@ type attacked struct {
 // turn of it.
 func attack(t *testing.T) *attacked {
 	t.Helper()
-	s, ctx := stage(t)
+	s, ctx := hostileStage(t)
 	p, ready := up(t, s, ctx, "--listen", freePort(t))
 	a := &attacked{
 		tour: s, ctx: ctx, process: p, host: nip.PubKey(ready["host"].(string)), url: nip.RelayURL(ready["relay"].(string)),

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -40,19 +42,13 @@ func journalList(g *globals) *cobra.Command {
 				}
 				a.Since = at
 			}
+			list, err := g.entries(c.Context(), a)
+			if err != nil {
+				return err
+			}
 			out := struct {
 				Entries []host.EntryView `json:"entries"`
-			}{[]host.EntryView{}}
-			for more := true; more; more = a.After != 0 {
-				page, err := ask[struct {
-					Entries []host.EntryView `json:"entries"`
-					Next    uint64           `json:"next"`
-				}](c.Context(), g, "journal.list", a)
-				if err != nil {
-					return err
-				}
-				out.Entries, a.After = append(out.Entries, page.Entries...), page.Next
-			}
+			}{list}
 			return g.emit(out, func(w io.Writer) { writeEntries(w, out.Entries) })
 		},
 	}
@@ -62,6 +58,22 @@ func journalList(g *globals) *cobra.Command {
 	c.Flags().StringVar(&since, "since", "", "a duration such as 2h, or a date")
 	c.Flags().BoolVar(&noText, "no-text", false, "leave what people wrote out")
 	return c
+}
+
+// entries is the whole list, page by page.
+func (g *globals) entries(ctx context.Context, a host.JournalArgs) ([]host.EntryView, error) {
+	list := []host.EntryView{}
+	for more := true; more; more = a.After != 0 {
+		page, err := ask[struct {
+			Entries []host.EntryView `json:"entries"`
+			Next    uint64           `json:"next"`
+		}](ctx, g, "journal.list", a)
+		if err != nil {
+			return nil, err
+		}
+		list, a.After = append(list, page.Entries...), page.Next
+	}
+	return list, nil
 }
 
 func parseSince(s string) (int64, error) {
@@ -99,11 +111,12 @@ func journalShow(g *globals) *cobra.Command {
 	c := &cobra.Command{
 		Use: "show DEVICE COMMAND|REQUEST", Short: "One entry with each state it passed", Args: cobra.ExactArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
-			key, err := nip.ParseAnyPubKey(args[0])
+			a, err := g.findEntry(c.Context(), args[0], args[1])
 			if err != nil {
-				return usage("DEVICE: %s", err)
+				return err
 			}
-			e, err := ask[host.EntryView](c.Context(), g, "journal.show", host.JournalArgs{Device: key, ID: args[1], NoText: noText})
+			a.NoText = noText
+			e, err := ask[host.EntryView](c.Context(), g, "journal.show", a)
 			if err != nil {
 				return err
 			}
@@ -120,6 +133,37 @@ func journalShow(g *globals) *cobra.Command {
 	}
 	c.Flags().BoolVar(&noText, "no-text", false, "leave what people wrote out")
 	return c
+}
+
+// findEntry takes whole IDs, or as much of both as journal list prints.
+func (g *globals) findEntry(ctx context.Context, device, id string) (host.JournalArgs, error) {
+	key, err := nip.ParseAnyPubKey(device)
+	if err == nil && nip.ValidID(id) {
+		return host.JournalArgs{Device: key, ID: id}, nil
+	}
+	if len(device) < 6 || len(id) < 6 {
+		return host.JournalArgs{}, usage("DEVICE and COMMAND are whole IDs, or at least the first 6 characters of both")
+	}
+	if err == nil {
+		device = string(key)
+	}
+	list, err := g.entries(ctx, host.JournalArgs{NoText: true})
+	if err != nil {
+		return host.JournalArgs{}, err
+	}
+	var found []host.JournalArgs
+	for _, e := range list {
+		if strings.HasPrefix(string(e.Device), device) && strings.HasPrefix(e.Command, id) {
+			found = append(found, host.JournalArgs{Device: e.Device, ID: e.Command})
+		}
+	}
+	switch len(found) {
+	case 0:
+		return host.JournalArgs{}, &cliError{Exit: exitFailed, Code: "not_found", Message: "no entry begins with " + device + " " + id}
+	case 1:
+		return found[0], nil
+	}
+	return host.JournalArgs{}, usage("%d entries begin with %s %s; give more of the ID", len(found), device, id)
 }
 
 func journalTail(g *globals) *cobra.Command {

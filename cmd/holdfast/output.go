@@ -138,7 +138,7 @@ func classify(err error) *cliError {
 		// Before "damaged": a store whose commit found no room holds what it held.
 		return &cliError{Exit: exitFailed, Code: "disk_full", Message: msg, Hint: "free some room and start again; what was not on disk was not acknowledged"}
 	case errors.Is(err, host.ErrBusy), errors.Is(err, commit.ErrLocked), errors.Is(err, embedded.ErrLocked):
-		return &cliError{Exit: exitBusy, Code: "busy", Message: msg, Hint: "stop the other one, or use another --home or --listen"}
+		return &cliError{Exit: exitBusy, Code: "busy", Message: msg, Hint: "stop the other one, or use another --home"}
 	case errors.Is(err, commit.ErrNewer), errors.Is(err, owner.ErrNewer), errors.Is(err, embedded.ErrNewer):
 		return &cliError{Exit: exitCorrupt, Code: "newer", Message: msg, Hint: "use the newer holdfast"}
 	case host.Damaged(err), errors.Is(err, embedded.ErrCorrupt), errors.Is(err, embedded.ErrFailed):

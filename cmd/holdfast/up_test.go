@@ -136,6 +136,7 @@ func TestForeignHome(t *testing.T) {
 
 // TestTour is the product's own story, as a newcomer would see it.
 func TestTour(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	dir := t.TempDir()
 	c := exec.CommandContext(t.Context(), "/proc/self/exe", "tour")
 	c.Env = append(os.Environ(), "TMPDIR="+dir)

@@ -218,6 +218,17 @@ func (d *Dir) Names() ([]string, error) {
 	return names, err
 }
 
+// PrivateFile refuses an open file that is not this user's own plain file with
+// one name and no rights for others: ErrUnsafe. It is for stores that open
+// their file themselves (with O_NOFOLLOW).
+func PrivateFile(f *os.File) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return fmt.Errorf("look at %s: %w", f.Name(), err)
+	}
+	return private(f.Name(), &st, unix.S_IFREG)
+}
+
 // private judges an open descriptor.
 func private(path string, st *unix.Stat_t, kind uint32) error {
 	mode := uint32(st.Mode)

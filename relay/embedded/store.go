@@ -12,11 +12,13 @@ import (
 	"os"
 	"runtime/debug"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"go.etcd.io/bbolt"
 	berrors "go.etcd.io/bbolt/errors"
 
+	"holdfast/internal/saferead"
 	"holdfast/nip"
 )
 
@@ -80,9 +82,16 @@ func openStore(path string, now time.Time) (st *store, err error) {
 		Timeout:      time.Second,
 		FreelistType: bbolt.FreelistMapType,
 		OpenFile: func(name string, flag int, mode os.FileMode) (*os.File, error) {
-			f, err := os.OpenFile(name, flag, mode)
+			f, err := os.OpenFile(name, flag|syscall.O_NOFOLLOW, mode)
+			if err != nil {
+				return nil, err
+			}
+			if err := saferead.PrivateFile(f); err != nil {
+				f.Close()
+				return nil, err
+			}
 			file = f
-			return f, err
+			return f, nil
 		},
 	})
 	switch {

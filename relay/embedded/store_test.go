@@ -432,3 +432,33 @@ func TestDeliveryNamesThePublishersRelay(t *testing.T) {
 		}
 	}
 }
+
+// A store that others can read, or that has a second name, is not opened: what
+// devices and host say to each other would leak, or be written twice.
+func TestStoreFileIsPrivate(t *testing.T) {
+	for name, spoil := range map[string]func(path string) error{
+		"open to others": func(path string) error { return os.Chmod(path, 0o644) },
+		"a second name":  func(path string) error { return os.Link(path, path+"-too") },
+		"a link": func(path string) error {
+			return errors.Join(os.Rename(path, path+"-real"), os.Symlink(path+"-real", path))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := embedded.Options{Path: filepath.Join(t.TempDir(), "relay.db"), Name: "ws://127.0.0.1:1/"}
+			r, err := embedded.Open(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := r.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if err := spoil(o.Path); err != nil {
+				t.Fatal(err)
+			}
+			if r, err = embedded.Open(o); err == nil {
+				r.Close()
+				t.Fatal("it was opened")
+			}
+		})
+	}
+}
