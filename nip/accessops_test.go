@@ -202,7 +202,7 @@ func TestAccessAnswers(t *testing.T) {
 		{"put, more to come", putObject(obj{"size": 11}), progressObject(obj{"complete": false}), true},
 		{"put, complete too soon", putObject(obj{"size": 11}), progressObject(nil), false},
 		{"put, never complete", putObject(nil), progressObject(obj{"complete": false}), false},
-		{"put, more than there is", putObject(nil), progressObject(obj{"received": 11}), false},
+		{"put, more than there is", putObject(nil), progressObject(obj{"received": 11, "complete": false}), false},
 		{"put of another", putObject(obj{"digest": "sha256:" + id("0")}), progressObject(nil), false},
 	} {
 		t.Run(row.name, func(t *testing.T) {

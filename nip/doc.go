@@ -3,9 +3,9 @@
 // It speaks the public draft NIP-HOST, in the form where every body is closed
 // and named `...v1`: its sections on strict JSON and canonical form, the private
 // artifact envelope (kind 3188), derived mailboxes, principals and rights, the
-// relay policy, grants, requests, replies, invitation strings, operations, task
-// reads, durable commands, queue edits, refusal codes, activity summaries and
-// presence. Underneath lie NIP-01 events, NIP-44 version 2 and RFC 8785.
+// relay policy, grants and their renewal, requests, replies, invitation strings,
+// enrollment and its short code, operations, task reads, durable commands, queue
+// edits, refusal codes, nudges, hints, activity summaries and presence. Underneath lie NIP-01 events, NIP-44 version 2 and RFC 8785.
 //
 // The nouns: an Event is what a relay carries; a Verified one had its ID
 // recomputed and its signature checked here; an Artifact is a canonical body on

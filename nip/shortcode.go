@@ -59,7 +59,7 @@ func NormalizeEnrollmentCode(typed string) (string, error) {
 		case 'I', 'L':
 			c = '1'
 		}
-		if strings.IndexByte(codeAlphabet, c) < 0 || len(out) == codeSymbols {
+		if strings.IndexByte(codeAlphabet, c) < 0 {
 			return "", wrong
 		}
 		out = append(out, c)
