@@ -128,6 +128,7 @@ func TestDelegationRechecked(t *testing.T) {
 		{"paired again without the right", func(r *rig, admin device) {
 			r.pair(nip.Rights{nip.Observe, nip.AccessAdmin}, admin.key)
 		}, nip.Revoked},
+		{"paired again for a shorter time", func(r *rig, admin device) { r.pairFor(1, nip.PairingRights(), admin.key) }, nip.Revoked},
 		{"weaker for a while", func(r *rig, admin device) {
 			r.pair(nip.Rights{nip.Observe}, admin.key)
 			r.pair(nip.PairingRights(), admin.key)
@@ -142,13 +143,36 @@ func TestDelegationRechecked(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			r := newRig(t)
 			admin := r.pair(adminRights)
-			inv := r.invitedBy(admin, nip.Rights{nip.Operate}, r.clock.now()+day)
+			inv := r.invitedBy(admin, nip.Rights{nip.Operate}, r.clock.now()+2*day)
 			local := r.invite(nip.StandardRights())
 			row.change(r, admin)
 			r.wantCode(r.ask(device{key: newKey(t)}, redeem(inv)), row.code)
 			r.wantCode(r.ask(device{key: newKey(t)}, redeem(local)), "")
 		})
 	}
+}
+
+// pairFor is pair with a grant of so many days.
+func (r *rig) pairFor(days int, rights nip.Rights, key nip.SecretKey) device {
+	r.t.Helper()
+	inv, _, err := r.c.NewInvitation(r.t.Context(), rights, days, paperRelay)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	d := device{key: key}
+	d.grant = r.granted(d, r.ask(d, redeem(inv)))
+	return d
+}
+
+// What was redeemed hangs on the grant that delegated it, for good.
+func TestRedeemedDelegationStays(t *testing.T) {
+	r := newRig(t)
+	admin, d := r.pair(adminRights), device{key: newKey(t)}
+	inv := r.invitedBy(admin, nip.Rights{nip.Operate}, r.clock.now()+day)
+	d.grant = r.granted(d, r.ask(d, redeem(inv)))
+	r.pair(nip.PairingRights(), admin.key)
+	r.wantCode(r.ask(device{key: d.key}, redeem(inv)), nip.Revoked)
+	r.wantCode(r.ask(d, nip.WorkspaceList{}), "") // the grant itself is the device's own
 }
 
 func (r *rig) editGrant(d device, change func(rec *grantRecord)) {

@@ -111,6 +111,11 @@ func TestPages(t *testing.T) {
 		ps := r.pages(d, r.paper.all())
 		return ps[len(ps)-1].Page.Scope.Task == string(other)
 	})
+	for _, p := range r.pages(d, r.paper.all())[1:] {
+		if p.Page.Scope.Task == string(task) {
+			t.Fatal("a second page of the task: it was archived")
+		}
+	}
 	late := r.pairRunning()
 	r.until("the page for the new device", func() bool { return len(r.pages(late, r.paper.all())) > 0 })
 	for _, p := range r.pages(late, r.paper.all()) {
@@ -160,6 +165,17 @@ func TestPageWaits(t *testing.T) {
 	}
 	if len(r.waitingPages(gone)) != 0 {
 		t.Fatal("a revoked device was sent a page")
+	}
+	// Who was revoked and comes back knows nothing any more.
+	back := r.pair(nip.StandardRights())
+	publish()
+	if _, err := r.c.Revoke(t.Context(), back.pub(), false); err != nil {
+		t.Fatal(err)
+	}
+	r.pair(nip.StandardRights(), back.key)
+	publish()
+	if len(r.waitingPages(back)) != 1 {
+		t.Fatal("a device that came back has no page")
 	}
 	// Without a label, or a week later, nobody gets one.
 	late := r.pair(nip.StandardRights())

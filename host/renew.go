@@ -19,7 +19,7 @@ func (h *Host) renewSoon(k *call, now int64) {
 		return
 	}
 	h.background(func() {
-		if err := h.renew(context.Background(), k.who.sender); err != nil {
+		if err := h.renew(context.Background(), k.who.sender.Device); err != nil {
 			h.log.Error().Err(err).Str("device", string(k.who.sender.Device)).Msg("grant was not renewed; the device's next request tries again")
 		}
 	})
@@ -29,16 +29,14 @@ func (h *Host) renewSoon(k *call, now int64) {
 // the same lifetime. The earlier one stays valid to its end, because the device
 // may never see this one. The grant and its place in the outbox are one commit;
 // a device that finds the envelope in its mailbox takes it by its own rules.
-func (h *Host) renew(ctx context.Context, s commands.Sender) error {
+func (h *Host) renew(ctx context.Context, device nip.PubKey) error {
 	var rec grantRecord
 	var full bool
 	err := h.db.Update(ctx, func(tx *bbolt.Tx) error {
 		rec, full = grantRecord{}, false
 		now := h.now()
-		if code, err := h.standing(tx, s, "", now); err != nil || code != "" {
-			return err
-		}
-		old, err := h.newestGrant(tx, s.Device, now)
+		// The newest grant that is live: none where the device was revoked since.
+		old, err := h.newestGrant(tx, device, now)
 		if err != nil || old.ID == "" || !renewable(old, h.self, h.owner, now) {
 			return err
 		}
@@ -56,24 +54,24 @@ func (h *Host) renew(ctx context.Context, s commands.Sender) error {
 			return err
 		}
 		key := commands.Key{Principal: h.self, Kind: "grant.renew", ID: string(next.Grant.ID)}
-		what := "renewed grant " + string(old.ID) + " of " + string(s.Device)
+		what := "renewed grant " + string(old.ID) + " of " + string(device)
 		if err := h.journal.Note(tx, key, h.localSender(), "", what, commands.OutcomeApplied, "", 0, now); err != nil {
 			return err
 		}
 		rec = next
 		return putOutbox(tx, outboxRow{
-			Device: s.Device, Stream: "grant", Relay: next.Grant.Relay, Until: next.Grant.ExpiresAt, Event: next.Envelope,
+			Device: device, Stream: "grant", Relay: next.Grant.Relay, Until: next.Grant.ExpiresAt, Event: next.Envelope,
 		})
 	})
 	switch {
 	case err != nil:
 		return err
 	case full:
-		h.log.Warn().Str("device", string(s.Device)).Msg("grant was not renewed: the access book is full of live grants")
+		h.log.Warn().Str("device", string(device)).Msg("grant was not renewed: the access book is full of live grants")
 	case rec.Envelope != nil:
-		h.log.Info().Str("device", string(s.Device)).Str("grant", string(rec.Grant.ID)).Msg("grant renewed")
+		h.log.Info().Str("device", string(device)).Str("grant", string(rec.Grant.ID)).Msg("grant renewed")
 		h.outbox.wake()
-		h.emit(Event{Event: "renewed", Device: s.Device})
+		h.emit(Event{Event: "renewed", Device: device})
 	}
 	return nil
 }
