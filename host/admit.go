@@ -27,7 +27,8 @@ type call struct {
 }
 
 // verdict is what admission says: exactly one of them holds. Silent calls get
-// no answer, because a stranger must not learn that a host is here.
+// no answer: what does not hold, or is not for this host now, is nobody's
+// question.
 type verdict struct {
 	silent  string       // why, for the log
 	refusal *nip.Refusal // to sign

@@ -264,6 +264,20 @@ func TestRepliesFull(t *testing.T) {
 	}
 }
 
+// One device that asks without end fills its own share of the retained replies
+// and no other device's.
+func TestReplyShare(t *testing.T) {
+	r := newRig(t)
+	greedy, honest := r.pair(nip.PairingRights()), r.pair(nip.PairingRights())
+	for range maxSignerReplies - 1 { // the redemption's own reply is one
+		r.wantCode(r.ask(greedy, nip.WorkspaceList{}), "")
+	}
+	r.wantCode(r.ask(greedy, nip.WorkspaceList{}), nip.Bounds)
+	r.wantCode(r.ask(honest, nip.WorkspaceList{}), "")
+	r.clock.add(90) // all of them ran out
+	r.wantCode(r.ask(greedy, nip.WorkspaceList{}), "")
+}
+
 func (r *rig) rowsIn(tx *bbolt.Tx, bucket []byte) int {
 	n := 0
 	_ = tx.Bucket(bucket).ForEach(func(_, _ []byte) error { n++; return nil })

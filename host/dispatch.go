@@ -77,7 +77,7 @@ func (h *Host) command(ctx context.Context, k *call, cmd nip.Command, exact bool
 			if err != nil {
 				return err
 			}
-			if full, err = repliesFull(tx, h.now()); err == nil && full {
+			if full, err = repliesFull(tx, k.opened.Signer, h.now()); err == nil && full {
 				err = errRepliesFull
 			}
 			return err
@@ -147,7 +147,7 @@ func (h *Host) queueEdit(ctx context.Context, k *call, op nip.TaskQueue) error {
 		if err != nil {
 			return err
 		}
-		if full, err = repliesFull(tx, now); err != nil || full {
+		if full, err = repliesFull(tx, k.opened.Signer, now); err != nil || full {
 			return err
 		}
 		var reply nip.Reply

@@ -56,7 +56,7 @@ func (h *Host) redeem(ctx context.Context, k *call) error {
 		}
 		if err == nil && code == "" {
 			var full bool
-			if full, err = repliesFull(tx, now); full {
+			if full, err = repliesFull(tx, k.opened.Signer, now); full {
 				code = nip.Bounds
 			}
 		}

@@ -57,7 +57,7 @@ func (c *Core) retain(tx *bbolt.Tx, k *call, r nip.Reply) (*nip.Event, error) {
 		return nil, err
 	}
 	if tx.Bucket(bucketReplies).Get([]byte(k.req.ID)) == nil {
-		if err := putCount(tx, bucketMeta, "replies", getCount(tx, bucketMeta, "replies")+1); err != nil {
+		if err := countReply(tx, k.opened.Signer, 1); err != nil {
 			return nil, err
 		}
 	}
@@ -67,34 +67,57 @@ func (c *Core) retain(tx *bbolt.Tx, k *call, r nip.Reply) (*nip.Event, error) {
 	})
 }
 
+// countReply keeps the two counts that repliesFull reads: of all replies, and
+// of each signer's.
+func countReply(tx *bbolt.Tx, signer nip.PubKey, step int64) error {
+	if err := putCount(tx, bucketMeta, "replies", getCount(tx, bucketMeta, "replies")+step); err != nil {
+		return err
+	}
+	own := repliesOf(signer)
+	n := getCount(tx, bucketMeta, own) + step
+	if n <= 0 {
+		return tx.Bucket(bucketMeta).Delete([]byte(own))
+	}
+	return putCount(tx, bucketMeta, own, n)
+}
+
+func repliesOf(signer nip.PubKey) string { return "replies/" + string(signer) }
+
 // dropReplies removes the retained replies that gone selects and keeps the
-// count that repliesFull reads.
+// counts in step.
 func dropReplies(tx *bbolt.Tx, gone func(retainedReply) bool) error {
-	var keys []string
+	dropped := map[string]nip.PubKey{}
 	if err := eachJSON(tx, bucketReplies, func(key string, r retainedReply) error {
 		if gone(r) {
-			keys = append(keys, key)
+			dropped[key] = r.Signer
 		}
 		return nil
 	}); err != nil {
 		return err
 	}
-	for _, key := range keys {
+	for key, signer := range dropped {
 		if err := tx.Bucket(bucketReplies).Delete([]byte(key)); err != nil {
 			return err
 		}
+		if err := countReply(tx, signer, -1); err != nil {
+			return err
+		}
 	}
-	return putCount(tx, bucketMeta, "replies", getCount(tx, bucketMeta, "replies")-int64(len(keys)))
+	return nil
 }
 
-// repliesFull reports whether a new reply would not fit, after the expired
-// ones left.
-func repliesFull(tx *bbolt.Tx, now int64) (bool, error) {
-	if getCount(tx, bucketMeta, "replies") < maxReplies {
+// repliesFull reports whether a new reply to the signer would not fit, after
+// the expired ones left. Nobody gets more than a share: a device that asks
+// without end fills its own room and no other's.
+func repliesFull(tx *bbolt.Tx, signer nip.PubKey, now int64) (bool, error) {
+	full := func() bool {
+		return getCount(tx, bucketMeta, "replies") >= maxReplies || getCount(tx, bucketMeta, repliesOf(signer)) >= maxSignerReplies
+	}
+	if !full() {
 		return false, nil
 	}
 	err := dropReplies(tx, func(r retainedReply) bool { return r.ExpiresAt <= now })
-	return getCount(tx, bucketMeta, "replies") >= maxReplies, err
+	return full(), err
 }
 
 // answerOnce signs and sends a reply that is not retained.
@@ -119,7 +142,7 @@ func (h *Host) answerRetained(ctx context.Context, k *call, r nip.Reply, fn func
 		now := h.now()
 		var err error
 		ev = nil
-		if full, err = repliesFull(tx, now); err != nil || full {
+		if full, err = repliesFull(tx, k.opened.Signer, now); err != nil || full {
 			return err
 		}
 		reply := r

@@ -63,7 +63,7 @@ func (h *Host) taskEffect(ctx context.Context, k *call) error {
 		if err != nil {
 			return err
 		}
-		if full, err = repliesFull(tx, now); err != nil || full {
+		if full, err = repliesFull(tx, k.opened.Signer, now); err != nil || full {
 			return err
 		}
 		return putJSON(tx, bucketAdmitted, string(k.req.ID), eff)

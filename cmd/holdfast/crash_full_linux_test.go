@@ -105,7 +105,7 @@ func fullDisk(t *testing.T, dir, home, relayDisk string) {
 	}
 	startRelay := func() *tourProcess { return nil }
 	if home != relayDisk {
-		addr, relayHome := quietPort(t), filepath.Join(s.dir, "relay-home")
+		addr, relayHome := freePort(t), filepath.Join(s.dir, "relay-home")
 		if relayDisk != "" {
 			relayHome = filepath.Join(full, "relay-home")
 		}

@@ -2,12 +2,9 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/big"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -52,7 +49,7 @@ func (r *crashRig) build() {
 	r.t.Helper()
 	t, s, ctx := r.t, r.tour, r.ctx
 	r.marker = "marker-" + testID(t)[:16]
-	r.listen = quietPort(t)
+	r.listen = freePort(t)
 	r.must(makeDemoRepository(ctx, s.repo))
 	r.must(host.Init(s.home, "", s.g.coreOptions()))
 	_, err := host.AddWorkspace(s.home, tourLabel, s.repo)
@@ -74,25 +71,6 @@ func (r *crashRig) must(err error) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-}
-
-// quietPort is a free port below those that the kernel gives to outgoing
-// connections: it must stay free while the host that owns it is dead.
-func quietPort(t *testing.T) string {
-	t.Helper()
-	for range 200 {
-		n, err := rand.Int(rand.Reader, big.NewInt(12_000))
-		if err != nil {
-			t.Fatal(err)
-		}
-		addr := net.JoinHostPort("127.0.0.1", strconv.FormatInt(20_000+n.Int64(), 10))
-		if ln, err := net.Listen("tcp", addr); err == nil {
-			ln.Close()
-			return addr
-		}
-	}
-	t.Fatal("no free port")
-	return ""
 }
 
 // policy writes the policy file as the operator's verb does with no host

@@ -7,9 +7,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -103,6 +106,19 @@ func (p *tourProcess) end() {
 	case <-time.After(10 * time.Second):
 		p.kill()
 	}
+}
+
+// freeLoopback is a free loopback address below the ports that the kernel gives
+// to outgoing connections: it stays free while the host that owns it is dead,
+// and no other process is handed it meanwhile.
+func freeLoopback() (string, error) {
+	for range 200 {
+		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(20_000+rand.IntN(12_000)))
+		if ln, err := net.Listen("tcp", addr); err == nil {
+			return addr, ln.Close()
+		}
+	}
+	return "", errors.New("no free loopback port")
 }
 
 // cliFailure is a verb that ended with an error document.

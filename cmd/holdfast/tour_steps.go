@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -44,12 +43,8 @@ func (t *tour) setPolicy(ctx context.Context) error {
 }
 
 func (t *tour) stepServe(ctx context.Context) error {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return fmt.Errorf("find a free port: %w", err)
-	}
-	t.listen = ln.Addr().String()
-	if err := ln.Close(); err != nil {
+	var err error
+	if t.listen, err = freeLoopback(); err != nil {
 		return err
 	}
 	return t.startHost(ctx)
