@@ -6,8 +6,6 @@ import (
 	"strings"
 	"sync"
 
-	"go.etcd.io/bbolt"
-
 	"holdfast/nip"
 )
 
@@ -62,14 +60,7 @@ func (b *hintBook) publish(ctx context.Context, devices ...nip.PubKey) error {
 	if len(rows) == 0 {
 		return nil
 	}
-	if err := h.db.Update(ctx, func(tx *bbolt.Tx) error {
-		for _, r := range rows {
-			if err := putOutbox(tx, r); err != nil {
-				return err
-			}
-		}
-		return nil
-	}); err != nil {
+	if err := h.putLive(ctx, rows); err != nil {
 		return err
 	}
 	b.mu.Lock()
@@ -77,7 +68,6 @@ func (b *hintBook) publish(ctx context.Context, devices ...nip.PubKey) error {
 		b.sent[d] = s
 	}
 	b.mu.Unlock()
-	h.outbox.wake()
 	return nil
 }
 

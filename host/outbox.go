@@ -32,6 +32,36 @@ type outboxRow struct {
 
 func (r outboxRow) key() string { return string(r.Device) + "/" + r.Stream + "/" + r.Subject }
 
+// liveDevices is who may be sent anything, as of this transaction. What was
+// sealed before it for a device that has lost its standing since must not go
+// out: a revocation or an expiry wins over a publication under way.
+func (c *Core) liveDevices(tx *bbolt.Tx) (map[nip.PubKey]bool, error) {
+	recs, err := c.activeGrants(tx, c.now())
+	live := make(map[nip.PubKey]bool, len(recs))
+	for _, r := range recs {
+		live[r.Grant.Device] = true
+	}
+	return live, err
+}
+
+// putLive commits the rows of devices that still have standing, and wakes the
+// senders.
+func (h *Host) putLive(ctx context.Context, rows []outboxRow) error {
+	err := h.db.Update(ctx, func(tx *bbolt.Tx) error {
+		live, err := h.liveDevices(tx)
+		for _, r := range rows {
+			if err == nil && live[r.Device] {
+				err = putOutbox(tx, r)
+			}
+		}
+		return err
+	})
+	if err == nil {
+		h.outbox.wake()
+	}
+	return err
+}
+
 func putOutbox(tx *bbolt.Tx, r outboxRow) error { return putJSON(tx, bucketOutbox, r.key(), r) }
 
 // dropOutbox forgets what was meant for a device that lost its standing.

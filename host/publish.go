@@ -79,7 +79,14 @@ func (h *Host) publish(ctx context.Context, id owner.TaskID) error {
 		return nil
 	}
 	err = h.db.Update(ctx, func(tx *bbolt.Tx) error {
+		live, err := h.liveDevices(tx)
+		if err != nil {
+			return err
+		}
 		for _, s := range out {
+			if !live[s.device] {
+				continue
+			}
 			key := string(s.device) + "/" + string(t.ID)
 			var old publishedSummary
 			if found, err := getJSON(tx, bucketPublished, key, &old); err != nil {
@@ -169,8 +176,12 @@ func (h *Host) republish(ctx context.Context, devices []nip.PubKey) error {
 	}
 	err = h.db.Update(ctx, func(tx *bbolt.Tx) error {
 		now := h.now()
+		live, err := h.liveDevices(tx)
+		if err != nil {
+			return err
+		}
 		for _, g := range grants {
-			if devices != nil && !slices.Contains(devices, g.Device) {
+			if !live[g.Device] || devices != nil && !slices.Contains(devices, g.Device) {
 				continue
 			}
 			for _, r := range rows {
@@ -238,18 +249,7 @@ func (h *Host) presence(ctx context.Context, devices ...nip.PubKey) error {
 		}
 		rows = append(rows, outboxRow{Device: r.Grant.Device, Stream: "presence", Relay: r.Grant.Relay, Until: until, Event: ev})
 	}
-	err = h.db.Update(ctx, func(tx *bbolt.Tx) error {
-		for _, r := range rows {
-			if err := putOutbox(tx, r); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err == nil {
-		h.outbox.wake()
-	}
-	return err
+	return h.putLive(ctx, rows)
 }
 
 // active lists the live grants of the devices named, of all where none is.
