@@ -155,7 +155,7 @@ func TestTwoHosts(t *testing.T) {
 	if _, err := OpenCore(r.home, Options{LockWait: 100 * time.Millisecond}); !errors.Is(err, ErrBusy) {
 		t.Fatalf("got %v", err)
 	}
-	if took := time.Since(start); took > 5*time.Second {
+	if took := time.Since(start); took > time.Minute {
 		t.Fatalf("took %s", took)
 	}
 }

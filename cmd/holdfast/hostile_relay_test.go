@@ -297,8 +297,9 @@ func hostileRelay(t *testing.T) {
 }
 
 // rowLimit is what one row may take. The slowest needs some 20 s of waiting on
-// an idle machine; the rest is for one that has much else to do.
-const rowLimit = time.Minute
+// an idle machine; the rest is for one that has much else to do. A row that is
+// never answered fails at any limit.
+const rowLimit = 4 * time.Minute
 
 // runsTurns are the rows whose command starts a turn: the prompts in the
 // worktree are counted too.

@@ -350,7 +350,7 @@ func TestBounds(t *testing.T) {
 	}
 	started := time.Now()
 	_, err = run(t.Context(), call{repo: r, time: 300 * time.Millisecond, args: []string{"rev-parse", "HEAD"}})
-	if !errors.Is(err, context.DeadlineExceeded) || time.Since(started) > 5*time.Second {
+	if !errors.Is(err, context.DeadlineExceeded) || time.Since(started) > time.Minute {
 		t.Fatalf("a stuck git: %v after %v", err, time.Since(started))
 	}
 }

@@ -15,6 +15,9 @@ func Header(v uint32) []byte { return encodeHeader(v) }
 // before anything is published.
 func SetRoom(r *Relay, member int64, strangers int) { r.store.room, r.store.pool = member, strangers }
 
+// WriteTimeout is how long one write to a client may take.
+const WriteTimeout = writeTimeout
+
 // Connections is how many websockets are open.
 func Connections(r *Relay) int {
 	r.reg.mu.Lock()
