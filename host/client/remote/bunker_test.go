@@ -95,7 +95,7 @@ func (s *signer) serve(c *relaytest.HostileConn) {
 
 func (s *signer) respond(ev *nip.Event) []*nip.Event {
 	client := nip.PubKey(ev.PubKey)
-	body, err := decrypt(s.key, client, ev.Content)
+	body, err := nip.Keep(s.key).Decrypt(context.Background(), client, ev.Content)
 	if err != nil {
 		s.t.Errorf("client sent what does not decrypt: %v", err)
 		return nil
@@ -123,7 +123,7 @@ func (s *signer) seal(key nip.SecretKey, client nip.PubKey, resp response) *nip.
 	if err != nil {
 		s.t.Error(err)
 	}
-	content, err := encrypt(key, client, string(b))
+	content, err := nip.Keep(key).Encrypt(context.Background(), client, string(b))
 	if err != nil {
 		s.t.Error(err)
 	}
@@ -153,9 +153,9 @@ func (s *signer) honest(r request) response {
 			resp.Result = string(nip.EncodeEvent(&ev))
 		}
 	case "nip44_encrypt":
-		resp.Result, err = encrypt(s.user, nip.PubKey(r.Params[0]), r.Params[1])
+		resp.Result, err = nip.Keep(s.user).Encrypt(context.Background(), nip.PubKey(r.Params[0]), r.Params[1])
 	case "nip44_decrypt":
-		resp.Result, err = decrypt(s.user, nip.PubKey(r.Params[0]), r.Params[1])
+		resp.Result, err = nip.Keep(s.user).Decrypt(context.Background(), nip.PubKey(r.Params[0]), r.Params[1])
 	default:
 		resp.Error = "no such method"
 	}
@@ -184,7 +184,7 @@ func someEvent() *nip.Event {
 func TestSigners(t *testing.T) {
 	s := newSigner(t)
 	peer := newKey(t)
-	for name, k := range map[string]Signer{"local": Local{s.user}, "bunker": connect(t, s, Options{})} {
+	for name, k := range map[string]nip.Keeper{"local": nip.Keep(s.user), "bunker": connect(t, s, Options{})} {
 		t.Run(name, func(t *testing.T) {
 			if k.Public() != s.user.Public() {
 				t.Fatalf("public key %s", k.Public())
@@ -201,10 +201,10 @@ func TestSigners(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got, err := (Local{peer}).Decrypt(t.Context(), s.user.Public(), payload); err != nil || got != "to the peer" {
+			if got, err := nip.Keep(peer).Decrypt(t.Context(), s.user.Public(), payload); err != nil || got != "to the peer" {
 				t.Errorf("peer reads %q, %v", got, err)
 			}
-			back, err := (Local{peer}).Encrypt(t.Context(), s.user.Public(), "to the signer")
+			back, err := nip.Keep(peer).Encrypt(t.Context(), s.user.Public(), "to the signer")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -265,16 +265,16 @@ func TestForeignAnswers(t *testing.T) {
 		"a stranger":     s.seal(newKey(t), b.key.Public(), resp),
 		"another client": s.seal(s.key, newKey(t).Public(), resp),
 	} {
-		if _, ok := b.open(nip.EncodeEvent(ev)); ok {
+		if _, ok := b.open(t.Context(), nip.EncodeEvent(ev)); ok {
 			t.Errorf("%s is believed", name)
 		}
 	}
 	changed := s.seal(s.key, b.key.Public(), resp)
 	changed.CreatedAt++
-	if _, ok := b.open(nip.EncodeEvent(changed)); ok {
+	if _, ok := b.open(t.Context(), nip.EncodeEvent(changed)); ok {
 		t.Error("a changed event is believed")
 	}
-	if _, ok := b.open(nip.EncodeEvent(s.seal(s.key, b.key.Public(), resp))); !ok {
+	if _, ok := b.open(t.Context(), nip.EncodeEvent(s.seal(s.key, b.key.Public(), resp))); !ok {
 		t.Error("the bunker's own is not believed")
 	}
 }
