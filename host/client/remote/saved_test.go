@@ -6,30 +6,32 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"holdfast/host/client/remote/remotetest"
 )
 
 // What Save gives makes the same bunker again, without a word to it before the
 // first call, under the same client key.
 func TestSaveAndResume(t *testing.T) {
-	s := newSigner(t)
+	s := remotetest.New(t)
 	b := connect(t, s, Options{})
 	raw, err := b.Save()
 	if err != nil {
 		t.Fatal(err)
 	}
-	before := s.relay.Conns()
+	before := s.Relay.Conns()
 	var methods []string
-	s.set(func(r request, honest response) []response {
+	s.Set(func(r remotetest.Request, honest remotetest.Response) []remotetest.Response {
 		methods = append(methods, r.Method)
-		return []response{honest}
+		return []remotetest.Response{honest}
 	})
 	again, err := Resume(raw, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { again.Close() })
-	if again.Public() != s.user.Public() || again.Key().Public() != b.Key().Public() || s.relay.Conns() != before {
-		t.Errorf("resumed %s by %s with %d connections", again.Public(), again.Key().Public(), s.relay.Conns()-before)
+	if again.Public() != s.User.Public() || again.Key().Public() != b.Key().Public() || s.Relay.Conns() != before {
+		t.Errorf("resumed %s by %s with %d connections", again.Public(), again.Key().Public(), s.Relay.Conns()-before)
 	}
 	if err := again.Sign(t.Context(), someEvent()); err != nil || len(methods) != 1 {
 		t.Errorf("asked for %v, %v", methods, err)
@@ -37,7 +39,7 @@ func TestSaveAndResume(t *testing.T) {
 }
 
 func TestResumeRefuses(t *testing.T) {
-	s := newSigner(t)
+	s := remotetest.New(t)
 	raw, err := connect(t, s, Options{}).Save()
 	if err != nil {
 		t.Fatal(err)
@@ -65,10 +67,10 @@ func TestResumeRefuses(t *testing.T) {
 
 // Whoever waits for another call's end hears its own context.
 func TestBunkerTurns(t *testing.T) {
-	s := newSigner(t)
+	s := remotetest.New(t)
 	b := connect(t, s, Options{})
 	asked := make(chan struct{})
-	s.set(func(request, response) []response { close(asked); return nil })
+	s.Set(func(remotetest.Request, remotetest.Response) []remotetest.Response { close(asked); return nil })
 	first, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- b.Sign(first, someEvent()) }()
@@ -82,7 +84,7 @@ func TestBunkerTurns(t *testing.T) {
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Errorf("the first: %v", err)
 	}
-	s.set(nil)
+	s.Set(nil)
 	if err := b.Sign(t.Context(), someEvent()); err != nil {
 		t.Errorf("after both: %v", err)
 	}
