@@ -14,7 +14,6 @@ import (
 
 	"holdfast/host/client"
 	"holdfast/host/client/remote"
-	"holdfast/internal/saferead"
 	"holdfast/nip"
 )
 
@@ -114,11 +113,7 @@ func (v *deviceVerbs) secretLine(source, what string) (string, error) {
 			Hint: "say - and give it on standard input; if others use this computer, have a new one made"}
 	}
 	if source != "-" {
-		raw, err := saferead.Read(source, maxSecretLine)
-		if err != nil {
-			return "", fmt.Errorf("read the %s: %w", what, err)
-		}
-		return strings.TrimSpace(string(raw)), nil
+		return secretFile(source, what)
 	}
 	if f, ok := v.g.stdin.(*os.File); ok && isTerminal(f) {
 		fmt.Fprintf(v.g.stderr, "the %s, then Enter: ", what)
@@ -131,6 +126,31 @@ func (v *deviceVerbs) secretLine(source, what string) (string, error) {
 		return "", usage("standard input holds no %s", what)
 	}
 	return line, nil
+}
+
+// secretFile reads a file that nobody else may read. Its folder is the person's
+// own affair: the file is read once and kept in the profile.
+func secretFile(path, what string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", fmt.Errorf("read the %s: %w", what, err)
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return "", fmt.Errorf("read the %s: %w", what, err)
+	}
+	if !st.Mode().IsRegular() || st.Mode().Perm()&0o077 != 0 {
+		return "", usage("%s is no private file; chmod 600 makes it one", path)
+	}
+	raw, err := io.ReadAll(io.LimitReader(f, maxSecretLine+1))
+	if err != nil {
+		return "", fmt.Errorf("read the %s: %w", what, err)
+	}
+	if len(raw) > maxSecretLine {
+		return "", usage("%s is too long for a %s", path, what)
+	}
+	return strings.TrimSpace(string(raw)), nil
 }
 
 // ownVerb acts as the owner of a host.
