@@ -2,8 +2,7 @@ package nip
 
 import (
 	"bytes"
-	"crypto/rand"
-	"fmt"
+	"context"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nbd-wtf/go-nostr"
@@ -29,6 +28,12 @@ const (
 // code forbidden before any cryptography. The caller still compares signer,
 // recipient, schema and mailbox with what it expects.
 func Open(v Verified, key SecretKey) (Opened, error) {
+	return OpenBy(context.Background(), v, Keep(key))
+}
+
+// OpenBy is Open by a key that is kept elsewhere. That the Keeper did not
+// decrypt is a *KeeperError; ctx bounds it.
+func OpenBy(ctx context.Context, v Verified, k Keeper) (Opened, error) {
 	ev := v.ev
 	if ev == nil || ev.Kind != KindArtifact {
 		return Opened{}, fault(Malformed, layerEvent, "not a verified artifact event")
@@ -37,7 +42,7 @@ func Open(v Verified, key SecretKey) (Opened, error) {
 	if err != nil {
 		return Opened{}, err
 	}
-	signer, self := PubKey(ev.PubKey), key.Public()
+	signer, self := PubKey(ev.PubKey), k.Public()
 	peer := signer
 	switch self {
 	case tags.recipient:
@@ -49,16 +54,11 @@ func Open(v Verified, key SecretKey) (Opened, error) {
 	if err := checkPayload(ev.Content); err != nil {
 		return Opened{}, err
 	}
-	conversation, err := conversationKey(key, peer)
+	plain, err := k.Decrypt(ctx, peer, ev.Content)
 	if err != nil {
-		return Opened{}, withLayer(err, layerEnvelope, "conversation key")
+		return Opened{}, keeperFault(k, "decrypt", err)
 	}
-	defer clear(conversation)
-	plain, err := decrypt44(conversation, ev.Content)
-	if err != nil {
-		return Opened{}, err
-	}
-	a, digest, err := parseEnvelope(plain)
+	a, digest, err := parseEnvelope([]byte(plain))
 	if err != nil {
 		return Opened{}, err
 	}
@@ -78,15 +78,14 @@ func Open(v Verified, key SecretKey) (Opened, error) {
 // means crypto/rand; a given one has 32 bytes and must never serve twice. More
 // than 40,960 bytes of plaintext is bounds; a body that Open would refuse, too.
 func Seal(key SecretKey, to PubKey, mailbox Mailbox, a Artifact, nonce []byte) (*Event, error) {
-	var aux [32]byte
-	if _, err := rand.Read(aux[:]); err != nil {
-		return nil, fmt.Errorf("read random bytes for a signature: %w", err)
-	}
-	return seal(key, to, mailbox, a, nonce, aux)
+	return SealBy(context.Background(), ownKey{key: key, nonce: nonce}, to, mailbox, a)
 }
 
-// seal is Seal with the auxiliary bytes of the signature given.
-func seal(key SecretKey, to PubKey, mailbox Mailbox, a Artifact, nonce []byte, aux [32]byte) (*Event, error) {
+// SealBy is Seal by a key that is kept elsewhere. What the Keeper encrypted and
+// signed is held to the shape of a payload, to the event that it was given and
+// to its key; what it did not do is a *KeeperError, and ctx bounds it. That the
+// payload holds a, only the recipient can tell.
+func SealBy(ctx context.Context, k Keeper, to PubKey, mailbox Mailbox, a Artifact) (*Event, error) {
 	if !ValidID(string(mailbox)) {
 		return nil, fault(Malformed, layerEnvelope, "the mailbox is not 64 lowercase hex")
 	}
@@ -102,25 +101,19 @@ func seal(key SecretKey, to PubKey, mailbox Mailbox, a Artifact, nonce []byte, a
 	if err != nil {
 		return nil, err
 	}
-	conversation, err := conversationKey(key, to)
-	if err != nil {
-		return nil, err
+	content, err := k.Encrypt(ctx, to, string(plain))
+	if err == nil {
+		err = checkPayload(content)
 	}
-	defer clear(conversation)
-	content, err := encrypt44(conversation, plain, nonce)
 	if err != nil {
-		return nil, err
+		return nil, keeperFault(k, "encrypt", err)
 	}
-	ev := &Event{
+	return SignBy(ctx, k, &Event{
 		CreatedAt: nostr.Timestamp(a.IssuedAt),
 		Kind:      KindArtifact,
 		Tags:      nostr.Tags{{"p", string(to)}, {"h", string(mailbox)}, {"t", tagArtifact}},
 		Content:   content,
-	}
-	if err := key.sign(ev, aux); err != nil {
-		return nil, err
-	}
-	return ev, nil
+	})
 }
 
 // encodeEnvelope writes the plaintext around an inline body and holds it to the

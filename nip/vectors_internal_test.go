@@ -174,7 +174,7 @@ func TestVectorSealed(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := seal(scalar(v.Signer), scalar(v.Recipient).Public(), tags.mailbox, a, mustHex(v.Nonce), [32]byte{})
+			got, err := SealBy(t.Context(), ownKey{scalar(v.Signer), mustHex(v.Nonce), new([32]byte)}, scalar(v.Recipient).Public(), tags.mailbox, a)
 			if err != nil {
 				t.Fatal(err)
 			}

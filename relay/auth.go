@@ -29,11 +29,11 @@ func (s *session) authenticate(challenge string) error {
 		s.challenge, s.signed = challenge, 0
 	}
 	s.signed++
-	ev := &nip.Event{
+	ev, err := s.signAuth(&nip.Event{
 		Kind: nostr.KindClientAuthentication, CreatedAt: nostr.Timestamp(c.o.Now().Unix()),
 		Tags: nostr.Tags{{"relay", string(c.o.URL)}, {"challenge", challenge}},
-	}
-	if err := c.o.Key.Sign(ev); err != nil {
+	})
+	if err != nil {
 		return err
 	}
 	w := s.wait(nip.EventID(ev.ID), 0)

@@ -29,7 +29,10 @@ const (
 type Options struct {
 	URL nip.RelayURL
 	Key nip.SecretKey // authenticates by NIP-42
-	Log zerolog.Logger
+	// Keeper authenticates instead of Key when the secret is held elsewhere. It
+	// is asked at each connection, and has 60 s.
+	Keeper nip.Keeper
+	Log    zerolog.Logger
 	// Life is how long one connection lives; 0 is 120 s. The next one is opened
 	// and subscribed 20 s before its end (a third of shorter lives), and both
 	// are read meanwhile.
@@ -98,7 +101,7 @@ func Dial(o Options) Link {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &client{
-		o: o, self: o.Key.Public(), ctx: ctx, cancel: cancel, done: make(chan struct{}), transport: transport,
+		o: o, self: o.keeper().Public(), ctx: ctx, cancel: cancel, done: make(chan struct{}), transport: transport,
 		subs: map[string]*request{}, change: make(chan struct{}),
 		health: Health{URL: o.URL, State: StateConnecting, Since: o.Now()},
 	}

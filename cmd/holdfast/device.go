@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -23,6 +24,7 @@ type deviceVerbs struct {
 	profile string
 	host    string
 	timeout time.Duration
+	waited  sync.Once // a verb says once that it waits for a signer
 }
 
 // defaultCall is how long a device verb waits for the host unless told.
@@ -39,9 +41,9 @@ func deviceCommand(g *globals) *cobra.Command {
 			"sent again under the same ID, so it never runs twice.",
 	}
 	c.PersistentFlags().StringVar(&v.profile, "profile", "", "the folder that holds this device (default $HOLDFAST_PROFILE, else $XDG_STATE_HOME/holdfast-device)")
-	c.PersistentFlags().StringVar(&v.host, "host", "", "which paired host: its key, or the beginning of it (needed where there are several)")
+	c.PersistentFlags().StringVar(&v.host, "host", "", "which host: its key, or the beginning of it (needed where there are several)")
 	c.PersistentFlags().DurationVar(&v.timeout, "timeout", defaultCall, "how long to wait for the host")
-	c.AddCommand(v.initVerb(), v.pairVerb(), v.createVerb(),
+	c.AddCommand(v.initVerb(), v.pairVerb(), v.ownVerb(), v.createVerb(),
 		v.commandVerb(nip.Send, "send TASK TEXT", "Give an ended task its next turn"),
 		v.commandVerb(nip.Queue, "queue TASK TEXT", "Hold a message until the task's turn has ended"),
 		v.commandVerb(nip.Steer, "steer TASK TEXT", "Change what the running turn does"),
@@ -87,13 +89,13 @@ func (v *deviceVerbs) dir() string {
 
 // with opens the profile for one verb. limit bounds the verb; 0 is none.
 func (v *deviceVerbs) with(c *cobra.Command, limit time.Duration, fn func(ctx context.Context, d *client.Device) error) error {
-	d, err := client.Open(v.dir(), client.Options{Log: v.g.log, Host: v.host})
+	d, err := client.Open(v.dir(), v.options())
 	if err != nil {
 		return deviceError(err)
 	}
 	defer d.Close()
 	ctx := c.Context()
-	if limit > 0 {
+	if limit = v.patience(c, d, limit); limit > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, limit)
 		defer cancel()
@@ -123,12 +125,17 @@ func deviceError(err error) error {
 	var fault *nip.Error
 	var already *cliError
 	var choice *client.ChoiceError
+	var owner *client.OwnerError
 	at := func(exit int, code, hint string) error {
 		return &cliError{Exit: exit, Code: code, Message: err.Error(), Hint: hint}
 	}
 	switch {
 	case err == nil || errors.As(err, &already):
 		return err
+	case signerError(err) != nil:
+		return signerError(err)
+	case errors.As(err, &owner):
+		return at(exitFailed, "owner", "")
 	case errors.As(err, &choice):
 		return at(exitUsage, "which_host", "--host KEY; device hosts lists them")
 	case errors.As(err, &refused):
@@ -195,22 +202,6 @@ func (v *deviceVerbs) words(s string, max int64) (string, error) {
 		return "", usage("standard input is longer than %d bytes", max)
 	}
 	return strings.TrimRight(string(b), "\n"), nil
-}
-
-func (v *deviceVerbs) initVerb() *cobra.Command {
-	return &cobra.Command{
-		Use: "init", Short: "Make this device's key", Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			d, err := client.Init(v.dir(), client.Options{Log: v.g.log})
-			if err != nil {
-				return deviceError(err)
-			}
-			defer d.Close()
-			return v.g.emit(map[string]any{"device": d.PubKey(), "profile": v.dir()}, func(w io.Writer) {
-				fmt.Fprintf(w, "device %s\nprofile %s\n", d.PubKey(), v.dir())
-			})
-		},
-	}
 }
 
 func (v *deviceVerbs) pairVerb() *cobra.Command {

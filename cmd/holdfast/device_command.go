@@ -94,9 +94,14 @@ func (v *deviceVerbs) revision(ctx context.Context, d *client.Device, task nip.T
 	if err != nil || ok {
 		return s.Sequence, err
 	}
-	if refreshErr == nil {
-		if page, err := findTask(short, d, string(task), ""); err == nil {
-			return page.Scope.Revision, nil
+	var owner *client.OwnerError
+	if errors.As(refreshErr, &owner) {
+		short = ctx // the page is all that there is to be had
+	}
+	if refreshErr == nil || owner != nil {
+		page, err := findTask(short, d, string(task), "")
+		if err == nil || owner != nil {
+			return page.Scope.Revision, err
 		}
 	}
 	if action == nip.Queue || action == nip.Send {
@@ -196,7 +201,8 @@ func waitPhase(ctx context.Context, d *client.Device, task nip.TaskID, label nip
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	updates, err := d.Watch(ctx)
-	if err != nil {
+	var owner *client.OwnerError // nothing is published to an owner: it polls
+	if err != nil && !errors.As(err, &owner) {
 		return waited{}, err
 	}
 	poll := time.NewTicker(pollEvery)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -31,12 +32,16 @@ func (f *grantTerms) flags(c *cobra.Command) {
 const clockSlack = 60
 
 // of resolves the flags. Without them nothing is asked for that the device
-// could not give: no right that it does not hold, no end after its own.
+// could not give: no right that it does not hold, no end after its own. An owner
+// holds them all without an end.
 func (f *grantTerms) of(d *client.Device, within nip.Rights) (nip.Rights, int64, error) {
 	if f.days < 0 || f.days > 30 {
 		return nil, 0, usage("--days is 1 to 30")
 	}
 	g, _ := d.Grant()
+	if _, owned := d.Owned(); owned {
+		g.Rights, g.ExpiresAt = nip.PairingRights(), math.MaxInt64
+	}
 	var rights nip.Rights
 	if f.rights != "" {
 		var err error

@@ -60,6 +60,12 @@ func (v *deviceVerbs) emitHosts(list []client.HostRecord) error {
 			doc["error"] = r.Err.Error()
 		} else {
 			g := r.Grant
+			doc["relay"] = r.Relay
+			if r.Owner {
+				doc["rights"], doc["grant"] = nip.PairingRights(), nil
+				docs = append(docs, doc)
+				continue
+			}
 			doc["relay"], doc["owner"], doc["grant"], doc["rights"] = g.Relay, g.Owner, g.ID, g.Rights
 			doc["issued_at"], doc["expires_at"] = g.IssuedAt, g.ExpiresAt
 		}
@@ -72,6 +78,10 @@ func (v *deviceVerbs) emitHosts(list []client.HostRecord) error {
 		for _, r := range list {
 			if r.Err != nil {
 				fmt.Fprintf(w, "%s  %s\n", r.Host, r.Err)
+				continue
+			}
+			if r.Owner {
+				fmt.Fprintf(w, "%s  %s  owner\n", r.Host, r.Relay)
 				continue
 			}
 			fmt.Fprintf(w, "%s  %s  until %s  %s\n", r.Host, r.Grant.Relay, clockTime(r.Grant.ExpiresAt), joinRights(r.Grant.Rights))

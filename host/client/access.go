@@ -16,10 +16,14 @@ const recordName = "access record"
 
 // access is the device's proof of its standing: the grant, and the host's
 // signed envelope from which it was taken (NIP-HOST, access record).
+//
+// Of an owner it is a person's word alone: grant then says which host, over which
+// relay, without an ID, and there is no event.
 type access struct {
 	grant nip.Grant
 	event *nip.Event
 	body  []byte // canonical bytes of the grant
+	owner bool
 }
 
 // admit opens the envelope of a grant and checks everything that does not need

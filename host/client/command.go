@@ -13,7 +13,8 @@ import (
 // outcome arrives or ctx ends (each try a new request with the same command
 // ID), and returns that outcome. An empty ID is minted, a zero IssuedAt is now
 // in the host's time. A signed refusal is a *Refused error and final like an
-// acceptance; on every other error the command stays in the outbox.
+// acceptance; on every other error the command stays in the outbox, except that
+// a new one which the holder of a key elsewhere never signed is forgotten.
 //
 // Earlier commands for the same task that still wait go first, because the host
 // runs commands in the order they arrive. An interrupt overtakes them.
@@ -22,7 +23,8 @@ func (d *Device) Command(ctx context.Context, c nip.Command) (nip.Command, nip.O
 	if err != nil {
 		return c, nil, err
 	}
-	if c.ID == "" {
+	minted := c.ID == ""
+	if minted {
 		id, err := nip.NewID(rand.Reader)
 		if err != nil {
 			return c, nil, fmt.Errorf("mint command: %w", err)
@@ -50,6 +52,11 @@ func (d *Device) Command(ctx context.Context, c nip.Command) (nip.Command, nip.O
 	}
 	for _, r := range queue {
 		out, err := d.sendUntil(ctx, r)
+		if minted && unsigned(err) {
+			// Whoever holds the key did not agree: nobody gave this command, and a
+			// later Resend must not ask for it again.
+			err = errors.Join(err, d.store.removeRow(own))
+		}
 		if r.seq == own.seq {
 			return c, out, err
 		}
@@ -76,11 +83,16 @@ func (d *Device) ahead(own row, task nip.TaskID) ([]row, error) {
 	return append(list, own), nil
 }
 
-// sendUntil sends a command's row in new requests while the host is silent.
+// sendUntil sends a command's row in new requests while the host is silent. It
+// does not ask a signer again that did not do its part.
 func (d *Device) sendUntil(ctx context.Context, r row) (nip.Outcome, error) {
-	for {
+	for tries := 0; ; tries++ {
 		out, err := d.sendRow(ctx, r)
-		if !errors.Is(err, ErrNoAnswer) || ctx.Err() != nil {
+		if tries > 0 && unsigned(err) {
+			err = fmt.Errorf("%w to an earlier try: %w", ErrNoAnswer, err)
+		}
+		var signer *nip.KeeperError
+		if !errors.Is(err, ErrNoAnswer) || errors.As(err, &signer) || ctx.Err() != nil {
 			return out, err
 		}
 	}

@@ -17,7 +17,7 @@ func (d *Device) Create(ctx context.Context, op nip.TaskCreate) (nip.TaskID, err
 	if err != nil {
 		return "", err
 	}
-	r, err := d.createRow(p, op)
+	r, err := d.createRow(ctx, p, op)
 	if err != nil {
 		return "", err
 	}
@@ -29,8 +29,8 @@ func (d *Device) Create(ctx context.Context, op nip.TaskCreate) (nip.TaskID, err
 	return d.settleCreate(ctx, r, false)
 }
 
-func (d *Device) createRow(p peer, op nip.TaskCreate) (row, error) {
-	q, err := d.prepare(p, op)
+func (d *Device) createRow(ctx context.Context, p peer, op nip.TaskCreate) (row, error) {
+	q, err := d.prepare(ctx, p, op)
 	if err != nil {
 		return row{}, err
 	}
@@ -64,6 +64,9 @@ func (d *Device) settleCreate(ctx context.Context, r row, mint bool) (nip.TaskID
 	ended := d.hostNow() >= r.Expires+tolerated // asked before the read: its answer is younger
 	switch there, err := d.taskExists(ctx, r); {
 	case err != nil:
+		if unsigned(err) {
+			err = fmt.Errorf("%w: %w", ErrNoAnswer, err)
+		}
 		d.note(r, stateUnknown, err)
 		return id, fmt.Errorf("whether task %s was made is unknown: %w", id, err)
 	case there:
@@ -119,7 +122,7 @@ func (d *Device) taskExists(ctx context.Context, r row) (bool, error) {
 // still finds the old one, so two of them never make two tasks.
 func (d *Device) replaceCreate(ctx context.Context, p peer, r row) (nip.TaskID, error) {
 	op := r.Op.(nip.TaskCreate)
-	fresh, err := d.createRow(p, op)
+	fresh, err := d.createRow(ctx, p, op)
 	if err != nil {
 		return "", err
 	}

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
@@ -21,7 +19,9 @@ import (
 // profile folder.
 type Device struct {
 	dir   string
-	key   nip.SecretKey
+	key   nip.SecretKey // the zero key where it is held elsewhere
+	hold  nip.Keeper    // of the key, wherever it is
+	shut  func() error  // ends what hold opened
 	pub   nip.PubKey
 	o     Options
 	store *store
@@ -49,8 +49,16 @@ type Options struct {
 	// AnyHost turns to no host at all: for Hosts, Forget and Pair, which then
 	// work beside a record that proves nothing. Calls are ErrNotPaired.
 	AnyHost bool
-	Now     func() time.Time
-	Log     zerolog.Logger
+	// Keeper holds the key of a profile that keeps none. Such a device acts as
+	// an owner (Own); it is paired with no host.
+	Keeper nip.Keeper
+	// Waiting is called, on a goroutine of its own, when a signer outside of
+	// this process has not answered one call for two seconds.
+	Waiting func()
+	// Ask shows a person the address under which a bunker wants their leave.
+	Ask func(address string)
+	Now func() time.Time
+	Log zerolog.Logger
 }
 
 // pace holds the waits of an exchange.
@@ -68,32 +76,34 @@ var defaultPace = pace{try: 12 * time.Second, again: 4 * time.Second, settle: 25
 // Init opens the profile dir and makes the folder (0700) and the device's key
 // (0600) where they are absent. An existing key is kept.
 func Init(dir string, o Options) (*Device, error) {
+	return initialise(dir, o, func() (nip.SecretKey, error) { return nip.GenerateSecretKey(rand.Reader) })
+}
+
+func initialise(dir string, o Options, mint func() (nip.SecretKey, error)) (*Device, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make profile: %w", err)
 	}
 	if err := checkFolder(dir); err != nil {
 		return nil, err
 	}
-	s := newStore(dir)
-	err := s.exclusive(func() error { return makeKey(dir) })
-	if err != nil {
-		return nil, err
+	if o.Keeper == nil {
+		if err := newStore(dir).exclusive(func() error { return makeKey(dir, mint) }); err != nil {
+			return nil, err
+		}
 	}
 	return Open(dir, o)
 }
 
-// makeKey writes a new key unless there is one. It runs under the store's lock,
-// so that two first runs agree on one key.
-func makeKey(dir string) error {
-	if _, err := os.Lstat(filepath.Join(dir, keyFile)); err == nil || !errors.Is(err, os.ErrNotExist) {
+// makeKey writes a new key unless there is one, here or elsewhere. It runs under
+// the store's lock, so that two first runs agree on one key.
+func makeKey(dir string, mint func() (nip.SecretKey, error)) error {
+	if has, err := hasKey(dir); err != nil || has {
 		return err
 	}
-	for _, name := range []string{oldAccessFile, hostsFolder} {
-		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
-			return fmt.Errorf("%w: %s is missing beside %s; put it back or use another profile", ErrDamaged, keyFile, name)
-		}
+	if err := notOrphaned(dir); err != nil {
+		return err
 	}
-	key, err := nip.GenerateSecretKey(rand.Reader)
+	key, err := mint()
 	if err != nil {
 		return fmt.Errorf("make device key: %w", err)
 	}
@@ -107,23 +117,19 @@ func Open(dir string, o Options) (*Device, error) {
 	if err := checkFolder(dir); err != nil {
 		return nil, err
 	}
-	raw, err := readFile(dir, keyFile, 1024)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, ErrNoKey
-	}
-	if err != nil {
-		return nil, err
-	}
-	key, err := nip.ParseSecretKey(strings.TrimSuffix(string(raw), "\n"))
-	if err != nil {
-		return nil, fmt.Errorf("%w: %s is not a key", ErrDamaged, keyFile)
-	}
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	d := &Device{dir: dir, key: key, pub: key.Public(), o: o, store: newStore(dir), pace: defaultPace, dial: relay.Dial}
-	if err := d.load(); err != nil {
+	key, hold, shut, err := identify(dir, o)
+	if err != nil {
 		return nil, err
+	}
+	d := &Device{dir: dir, key: key, hold: hold, shut: shut, pub: hold.Public(), o: o, store: newStore(dir), pace: defaultPace, dial: relay.Dial}
+	if d.elsewhere() {
+		d.hold = patient{Keeper: hold, waiting: o.Waiting}
+	}
+	if err := d.load(); err != nil {
+		return nil, errors.Join(err, shut())
 	}
 	d.life, d.end = context.WithCancel(context.Background())
 	return d, nil
@@ -149,7 +155,7 @@ func (d *Device) load() error {
 	if err != nil {
 		return err
 	}
-	a, err := readRecord(d.dir, host, d.key, nip.Profile{Loopback: d.o.Loopback || m.Loopback})
+	a, err := d.readStanding(host, nip.Profile{Loopback: d.o.Loopback || m.Loopback})
 	if err != nil {
 		return err
 	}
@@ -165,27 +171,28 @@ func (d *Device) Close() error {
 	d.mu.Unlock()
 	d.end()
 	if link == nil {
-		return nil
+		return d.shut()
 	}
-	return link.Close()
+	return errors.Join(link.Close(), d.shut())
 }
 
 // PubKey is the device's public key.
 func (d *Device) PubKey() nip.PubKey { return d.pub }
 
 // Grant is the verified grant of the host that the device is turned to, and
-// whether there is one. It may have expired or been revoked; only the host's
-// answer tells.
+// whether there is one: an owner has none. It may have expired or been revoked;
+// only the host's answer tells.
 func (d *Device) Grant() (nip.Grant, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.access == nil {
+	if d.access == nil || d.access.owner {
 		return nip.Grant{}, false
 	}
 	return d.access.grant, true
 }
 
-// standing is Grant for what cannot do without one.
+// standing is the grant, or what an owner holds in its place, for what cannot do
+// without one.
 func (d *Device) standing() (nip.Grant, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -242,8 +249,8 @@ type peer struct {
 	link  relay.Link
 	host  nip.PubKey
 	relay nip.RelayURL
-	grant nip.GrantID // "" in a redemption
-	epoch int64       // -1 in a redemption
+	grant nip.GrantID // "" in a redemption and of an owner
+	epoch int64       // -1 then
 	from  int64       // nothing is issued before, host time
 	until int64       // nothing expires after, host time
 }
@@ -259,17 +266,20 @@ func (d *Device) peer() (peer, error) {
 	if d.access == nil {
 		return peer{}, d.unpaired()
 	}
-	g := d.access.grant
 	if d.link == nil {
-		d.link = d.connect(g.Relay, g.Host)
+		d.link = d.connect(d.access.grant.Relay, d.access.grant.Host)
 	}
-	return peer{link: d.link, host: g.Host, relay: g.Relay, grant: g.ID, epoch: g.Epoch, from: g.IssuedAt, until: g.ExpiresAt}, nil
+	return d.access.peer(d.link), nil
 }
 
 // connect dials a relay and lets through only what the host addressed to this
 // device; the signature is the link's own check.
 func (d *Device) connect(url nip.RelayURL, host nip.PubKey) relay.Link {
-	return d.dial(relay.Options{URL: url, Key: d.key, Log: d.o.Log, Now: d.o.Now, Admit: func(ev *nip.Event) bool {
+	o := relay.Options{URL: url, Key: d.key, Log: d.o.Log, Now: d.o.Now, Admit: func(ev *nip.Event) bool {
 		return ev.Kind == nip.KindArtifact && ev.PubKey == string(host) && ev.Tags.FindWithValue("p", string(d.pub)) != nil
-	}})
+	}}
+	if d.elsewhere() {
+		return d.connectElsewhere(o)
+	}
+	return d.dial(o)
 }

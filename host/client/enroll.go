@@ -13,6 +13,9 @@ import (
 	"holdfast/relay"
 )
 
+// enrollmentLife is how long the draft lets an enrollment request live, in seconds.
+const enrollmentLife = 300
+
 // maxCopies is how many stored events a look for enrollment requests takes.
 const maxCopies = 64
 
@@ -36,9 +39,14 @@ func (d *Device) Enrollments(ctx context.Context) ([]EnrollmentCopy, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := d.ready(ctx, p.link); err != nil {
+		return nil, err
+	}
+	// Older ones have expired, and each is one more question to a signer.
+	since := nostr.Timestamp(min(d.hostNow(), d.now()) - enrollmentLife - tolerated)
 	sub := p.link.Subscribe("enrollments", func(time.Time) []nip.Filter {
 		return []nip.Filter{{Kinds: []int{nip.KindArtifact}, Authors: []string{string(p.host)}, Limit: maxCopies,
-			Tags: nostr.TagMap{"p": {string(d.pub)}}}}
+			Tags: nostr.TagMap{"p": {string(d.pub)}}, Since: &since}}
 	})
 	defer sub.Close()
 	events, err := storedEvents(ctx, sub, p.link)
@@ -47,7 +55,11 @@ func (d *Device) Enrollments(ctx context.Context) ([]EnrollmentCopy, error) {
 	}
 	var list []EnrollmentCopy
 	for _, v := range events {
-		e, err := d.openEnrollment(v, g)
+		e, err := d.openEnrollment(ctx, v, g)
+		var signer *nip.KeeperError
+		if errors.As(err, &signer) {
+			return nil, err // it would be asked again for each of them
+		}
 		if err != nil {
 			d.o.Log.Debug().Str("event", v.Event().ID).Err(err).Msg("no enrollment request")
 			continue
@@ -99,8 +111,8 @@ func arrivedEvents(sub *relay.Subscription, limit int) []nip.Verified {
 
 // openEnrollment checks what a copy must be: from the paired host, to this
 // device, in the mailbox of its ID, naming its own host and owner, not expired.
-func (d *Device) openEnrollment(v nip.Verified, g nip.Grant) (EnrollmentCopy, error) {
-	o, err := nip.Open(v, d.key)
+func (d *Device) openEnrollment(ctx context.Context, v nip.Verified, g nip.Grant) (EnrollmentCopy, error) {
+	o, err := nip.OpenBy(ctx, v, d.hold)
 	if err != nil {
 		return EnrollmentCopy{}, err
 	}
@@ -134,6 +146,9 @@ func (d *Device) openEnrollment(v nip.Verified, g nip.Grant) (EnrollmentCopy, er
 // accepted only with Options.Loopback. A grant that is older than the one held
 // from that host is refused.
 func (d *Device) Accept(ev *nip.Event, host nip.PubKey) (nip.Grant, error) {
+	if err := d.devicesOnly(); err != nil {
+		return nip.Grant{}, err
+	}
 	a, err := admit(ev, d.key, nip.Profile{Loopback: d.o.Loopback})
 	if err != nil {
 		return nip.Grant{}, fmt.Errorf("the grant does not hold: %w", err)

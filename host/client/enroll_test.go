@@ -79,7 +79,7 @@ func TestInviteAnswers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := d.prepare(p, nip.InviteCreate{Rights: nip.StandardRights(), GrantExpiresAt: h.now().Unix() + 600})
+		r, err := d.prepare(t.Context(), p, nip.InviteCreate{Rights: nip.StandardRights(), GrantExpiresAt: h.now().Unix() + 600})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -52,16 +52,40 @@ func (d *Device) Exchange(ctx context.Context, op nip.Operation) (Exchange, erro
 	if err != nil {
 		return Exchange{}, err
 	}
-	r, err := d.prepare(p, op)
+	r, err := d.prepare(ctx, p, op)
 	if err != nil {
 		return Exchange{}, err
 	}
 	return d.exchange(ctx, p, r)
 }
 
-// prepare mints and seals a request in the host's time, inside the standing it
-// is made by.
-func (d *Device) prepare(p peer, op nip.Operation) (prepared, error) {
+const (
+	// maxMints is how often a signer may take so long that the request it signed
+	// is too old to be sent.
+	maxMints = 3
+	// enoughLife is what such a request must have left, in seconds.
+	enoughLife = 20
+)
+
+// prepare makes a request that can be sent at once. A signer elsewhere is asked
+// late, when the relay listens; what it signed too slowly was never sent and is
+// minted anew, with another ID and other times.
+func (d *Device) prepare(ctx context.Context, p peer, op nip.Operation) (prepared, error) {
+	if err := d.ready(ctx, p.link); err != nil {
+		return prepared{}, err
+	}
+	for range maxMints {
+		r, err := d.mint(ctx, p, op)
+		if err != nil || !d.elsewhere() || r.req.ExpiresAt-d.hostNow() >= enoughLife {
+			return r, err
+		}
+	}
+	return prepared{}, &nip.KeeperError{Part: "sign in time", Err: fmt.Errorf("a request lives %d s, and it took longer %d times; nothing was sent", requestLife, maxMints)}
+}
+
+// mint mints and seals a request in the host's time, inside the standing it is
+// made by.
+func (d *Device) mint(ctx context.Context, p peer, op nip.Operation) (prepared, error) {
 	id, err := nip.NewID(rand.Reader)
 	if err != nil {
 		return prepared{}, fmt.Errorf("mint request: %w", err)
@@ -80,7 +104,7 @@ func (d *Device) prepare(p peer, op nip.Operation) (prepared, error) {
 	if err != nil {
 		return prepared{}, fmt.Errorf("encode %s: %w", op.Kind(), err)
 	}
-	ev, err := nip.Seal(d.key, p.host, nip.Mailbox(id), art, nil)
+	ev, err := nip.SealBy(ctx, d.hold, p.host, nip.Mailbox(id), art)
 	if err != nil {
 		return prepared{}, fmt.Errorf("seal %s: %w", op.Kind(), err)
 	}
@@ -94,13 +118,14 @@ func (d *Device) exchange(ctx context.Context, p peer, r prepared) (Exchange, er
 	x := Exchange{Request: r.req, Event: r.event}
 	renewal := d.expectRenewal(ctx, p, r)
 	defer func() { renewal(x.ReplyEvent != nil) }()
+	whole := ctx // a person may agree to decrypt after the request's end
 	left := time.Duration(r.req.ExpiresAt-d.hostNow()) * time.Second
 	ctx, cancel := context.WithTimeout(ctx, left)
 	defer cancel()
 	var last error
 	for {
 		x.Tries++
-		rep, ev, err := d.try(ctx, p, r)
+		rep, ev, err := d.try(ctx, whole, p, r)
 		x.Took = time.Since(began)
 		var quiet *quietError
 		switch {
@@ -159,10 +184,10 @@ func noAnswer(h relay.Health, why error) error {
 // The reading comes first at every try: relays answer a duplicate with OK and
 // broadcast nothing, so what a repeated publication would bring again is only
 // what is stored already.
-func (d *Device) try(ctx context.Context, p peer, r prepared) (nip.Reply, *nip.Event, error) {
+func (d *Device) try(ctx, whole context.Context, p peer, r prepared) (nip.Reply, *nip.Event, error) {
 	ctx, cancel := context.WithTimeout(ctx, d.pace.try)
 	defer cancel()
-	c := &candidates{d: d, p: p, r: r}
+	c := &candidates{d: d, p: p, r: r, whole: whole}
 	sub := p.link.Subscribe(string(r.req.ID), func(time.Time) []nip.Filter {
 		return []nip.Filter{{Kinds: []int{nip.KindArtifact}, Authors: []string{string(p.host)}, Limit: 4,
 			Tags: nostr.TagMap{"p": {string(d.pub)}, "h": {string(r.req.ID)}}}}
@@ -200,15 +225,15 @@ func (c *candidates) stored(ctx context.Context, sub *relay.Subscription) error 
 			}
 			return &quietError{c.last}
 		}
-		if c.flooded() {
-			return fmt.Errorf("%w: relay floods the reply mailbox", ErrNoAnswer)
+		if c.ended() {
+			return c.end()
 		}
 	}
 }
 
 // drain takes what has arrived without waiting for more.
 func (c *candidates) drain(sub *relay.Subscription) error {
-	for !c.flooded() {
+	for !c.ended() {
 		select {
 		case del, ok := <-sub.C():
 			if !ok {
@@ -219,7 +244,7 @@ func (c *candidates) drain(sub *relay.Subscription) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%w: relay floods the reply mailbox", ErrNoAnswer)
+	return c.end()
 }
 
 // live publishes the request and waits for the reply. The relay's OK only
@@ -246,8 +271,8 @@ func (c *candidates) live(ctx context.Context, sub *relay.Subscription) error {
 			}
 			c.add(del)
 			switch {
-			case c.flooded():
-				return fmt.Errorf("%w: relay floods the reply mailbox", ErrNoAnswer)
+			case c.ended():
+				return c.end()
 			case c.event != nil && confirmed:
 				return c.drain(sub)
 			case c.event != nil:

@@ -109,7 +109,7 @@ func TestReplyExpired(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := d.prepare(p, nip.WorkspaceList{})
+	r, err := d.prepare(t.Context(), p, nip.WorkspaceList{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,11 +119,11 @@ func TestReplyExpired(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.verify(v, p, r); err != nil {
+	if _, err := d.verify(t.Context(), v, p, r, d.hostNow()); err != nil {
 		t.Fatalf("in time: %v", err)
 	}
 	d.o.Now = func() time.Time { return time.Unix(r.req.ExpiresAt, 0) }
-	if _, err := d.verify(v, p, r); err == nil || !strings.Contains(err.Error(), "expired") {
+	if _, err := d.verify(t.Context(), v, p, r, d.hostNow()); err == nil || !strings.Contains(err.Error(), "expired") {
 		t.Errorf("after its end: %v", err)
 	}
 }
@@ -371,7 +371,7 @@ func TestGrantEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := d.prepare(pr, nip.WorkspaceList{})
+	r, err := d.prepare(t.Context(), pr, nip.WorkspaceList{})
 	if err != nil || r.req.ExpiresAt != h.grant.ExpiresAt {
 		t.Errorf("near the end: %v, expires %d", err, r.req.ExpiresAt)
 	}

@@ -13,7 +13,7 @@ import (
 // The files of a profile.
 const (
 	keyFile     = "device.key"
-	hostsFolder = "hosts" // KEY.json: the access record of the host with that key
+	hostsFolder = "hosts" // KEY.json: the access record of the host with that key; KEY.owner: the word that this key owns it
 	storeFile   = "outbox.db"
 	// oldAccessFile is the access record of a profile that knew one host only.
 	oldAccessFile = "access.json"

@@ -18,11 +18,14 @@ const maxHosts = 64
 
 const recordSuffix = ".json"
 
-// HostRecord is one host that the profile is paired with. Err says why its
-// record proves nothing; then Grant is empty.
+// HostRecord is one host that the profile is paired with or acts as the owner
+// of. Err says why its record proves nothing; then Grant is empty. So it is for
+// an owner, who has none.
 type HostRecord struct {
 	Host  nip.PubKey
+	Relay nip.RelayURL
 	Grant nip.Grant
+	Owner bool
 	Err   error
 }
 
@@ -48,11 +51,14 @@ func (d *Device) Hosts() ([]HostRecord, error) {
 		if err != nil {
 			return nil, err
 		}
-		a, err := readRecord(d.dir, h, d.key, nip.Profile{Loopback: d.o.Loopback || m.Loopback})
+		a, err := d.readStanding(h, nip.Profile{Loopback: d.o.Loopback || m.Loopback})
 		if errors.Is(err, os.ErrNotExist) {
 			continue // forgotten meanwhile
 		}
-		r.Grant, r.Err = a.grant, err
+		r.Relay, r.Owner, r.Err = a.grant.Relay, a.owner, err
+		if !a.owner {
+			r.Grant = a.grant
+		}
 		list = append(list, r)
 	}
 	return list, nil
@@ -72,13 +78,13 @@ func (d *Device) Forget(host nip.PubKey) (bool, error) {
 			return fmt.Errorf("open %s: %w", hostsFolder, err)
 		}
 		defer folder.Close()
-		if err := folder.Remove(string(host) + recordSuffix); err != nil {
-			if errors.Is(err, os.ErrNotExist) {
-				return nil
+		for _, suffix := range []string{recordSuffix, ownerSuffix} {
+			err := folder.Remove(string(host) + suffix)
+			if err != nil && !errors.Is(err, os.ErrNotExist) {
+				return err
 			}
-			return err
+			found = found || err == nil
 		}
-		found = true
 		return folder.Sync()
 	})
 	if err != nil || !found {
@@ -109,11 +115,13 @@ func pairedHosts(dir string) ([]nip.PubKey, error) {
 	}
 	var hosts []nip.PubKey
 	for _, name := range names {
-		if key, ok := strings.CutSuffix(name, recordSuffix); ok && nip.ValidID(key) {
+		key, suffix, _ := strings.Cut(name, ".")
+		if (suffix == recordSuffix[1:] || suffix == ownerSuffix[1:]) && nip.ValidID(key) {
 			hosts = append(hosts, nip.PubKey(key))
 		}
 	}
-	return hosts, nil
+	slices.Sort(hosts)
+	return slices.Compact(hosts), nil
 }
 
 // choose is the host that want names: a key, the beginning of one, or nothing
@@ -161,11 +169,16 @@ func writeRecord(dir string, a access) error {
 	if err != nil {
 		return fmt.Errorf("encode access record: %w", err)
 	}
+	return writeHost(dir, a.grant.Host, recordSuffix, b)
+}
+
+// writeHost is writeRecord of any record of a host.
+func writeHost(dir string, host nip.PubKey, suffix string, b []byte) error {
 	hosts, err := pairedHosts(dir)
 	if err != nil {
 		return err
 	}
-	if len(hosts) >= maxHosts && !slices.Contains(hosts, a.grant.Host) {
+	if len(hosts) >= maxHosts && !slices.Contains(hosts, host) {
 		return fmt.Errorf("this profile is paired with %d hosts; forget one first", len(hosts))
 	}
 	profile, err := saferead.OpenDir(dir)
@@ -181,7 +194,7 @@ func writeRecord(dir string, a access) error {
 	} else if !errors.Is(err, os.ErrExist) {
 		return err
 	}
-	return writeFile(filepath.Join(dir, hostsFolder), string(a.grant.Host)+recordSuffix, b)
+	return writeFile(filepath.Join(dir, hostsFolder), string(host)+suffix, b)
 }
 
 // migrate gives the one access record of an older profile its host's name. A

@@ -14,6 +14,9 @@ import (
 // its standing with the others. Redeeming the same invitation again gives the same grant, so
 // a lost reply costs nothing but another Pair.
 func (d *Device) Pair(ctx context.Context, code string) (nip.Grant, error) {
+	if err := d.devicesOnly(); err != nil {
+		return nip.Grant{}, err
+	}
 	profile := nip.Profile{Loopback: d.o.Loopback}
 	inv, err := nip.ParseInvitation(code, profile, d.now())
 	if err != nil {
@@ -30,7 +33,7 @@ func (d *Device) Pair(ctx context.Context, code string) (nip.Grant, error) {
 	link := d.connect(inv.Relay, inv.Host)
 	defer link.Close()
 	p := peer{link: link, host: inv.Host, relay: inv.Relay, epoch: -1, from: inv.IssuedAt, until: inv.ExpiresAt}
-	r, err := d.prepare(p, nip.EnrollRedeem{Invitation: inv.ID, Capability: inv.Capability})
+	r, err := d.prepare(ctx, p, nip.EnrollRedeem{Invitation: inv.ID, Capability: inv.Capability})
 	if err != nil {
 		return nip.Grant{}, err
 	}
@@ -92,8 +95,13 @@ func (d *Device) adopt(a access) error {
 	if err := d.store.putLoopback(a.grant.Host, d.o.Loopback); err != nil {
 		return err
 	}
-	// Commit point: before the rename the device is what it was, after it paired.
-	if err := d.store.exclusive(func() error { return writeRecord(d.dir, a) }); err != nil {
+	// Commit point: before the rename the device is what it was, after it paired
+	// or the owner.
+	write := writeRecord
+	if a.owner {
+		write = writeOwner
+	}
+	if err := d.store.exclusive(func() error { return write(d.dir, a) }); err != nil {
 		return err
 	}
 	d.mu.Lock()

@@ -32,7 +32,10 @@ func (d *Device) mailboxes() (mailboxes, error) {
 	if err != nil {
 		return mailboxes{}, err
 	}
-	g, _ := d.Grant()
+	g, ok := d.Grant()
+	if !ok {
+		return mailboxes{}, &OwnerError{"the host publishes to its devices, not to its owner; read its tasks instead"}
+	}
 	m := mailboxes{d: d, host: p.host, owner: g.Owner, link: p.link}
 	if m.summaries, err = nip.DeriveMailbox(d.key, p.host, nip.StreamSummaries); err != nil {
 		return m, fmt.Errorf("derive mailbox: %w", err)

@@ -2,6 +2,7 @@ package client
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 
@@ -23,6 +24,9 @@ type candidates struct {
 	event *nip.Event // of reply; nil while there is none
 	clash bool       // two valid answers that differ
 	last  error      // why the latest candidate was not believed
+
+	whole  context.Context // of the call: how long a signer may take to decrypt
+	signer error           // why it did not; the call ends with it
 }
 
 // add takes one delivery.
@@ -35,13 +39,19 @@ func (c *candidates) add(del relay.Delivery) {
 	if c.event != nil && ev.ID == c.event.ID {
 		return
 	}
-	rep, err := c.d.verify(del.Event, c.p, c.r)
+	// As it came: a signer that decrypts it later makes it no older.
+	now, hostNow := c.d.now(), c.d.hostNow()
+	rep, err := c.d.verify(c.whole, del.Event, c.p, c.r, hostNow)
+	var signer *nip.KeeperError
+	if errors.As(err, &signer) {
+		c.signer = err
+		return
+	}
 	if err != nil {
 		c.last = err
 		c.d.o.Log.Debug().Str("request", string(c.r.req.ID)).Str("event", ev.ID).Err(err).Msg("reply not believed")
 		return
 	}
-	now := c.d.now()
 	c.d.learn(func(k *clock) { k.answered(c.r.sent, now, rep.IssuedAt, !del.Stored) })
 	switch {
 	case c.event == nil:
@@ -60,14 +70,23 @@ func (c *candidates) add(del relay.Delivery) {
 	c.reply, c.event = rep, ev
 }
 
-// flooded reports that the relay delivers more than any exchange needs.
-func (c *candidates) flooded() bool { return c.seen > maxCandidates }
+// ended reports that nothing more is to be had here: the relay delivers more
+// than any exchange needs, or the signer does not decrypt.
+func (c *candidates) ended() bool { return c.seen > maxCandidates || c.signer != nil }
+
+// end says what ended it.
+func (c *candidates) end() error {
+	if c.signer != nil {
+		return fmt.Errorf("%w that could be read: %w", ErrNoAnswer, c.signer)
+	}
+	return fmt.Errorf("%w: relay floods the reply mailbox", ErrNoAnswer)
+}
 
 // verify holds one event against the request it must answer (NIP-HOST, reply
 // checks): signer, recipient, schema, mailbox, request, exact event, host,
-// times, and that the outcome is one that the operation can have.
-func (d *Device) verify(v nip.Verified, p peer, r prepared) (nip.Reply, error) {
-	o, err := nip.Open(v, d.key)
+// times at hostNow, and that the outcome is one that the operation can have.
+func (d *Device) verify(ctx context.Context, v nip.Verified, p peer, r prepared, hostNow int64) (nip.Reply, error) {
+	o, err := nip.OpenBy(ctx, v, d.hold)
 	if err != nil {
 		return nip.Reply{}, err
 	}
@@ -96,7 +115,7 @@ func (d *Device) verify(v nip.Verified, p peer, r prepared) (nip.Reply, error) {
 		return nip.Reply{}, errors.New("reply has other times than its request and envelope")
 	case rep.IssuedAt+tolerated < r.req.IssuedAt:
 		return nip.Reply{}, errors.New("reply is older than its request")
-	case rep.ExpiresAt <= d.hostNow():
+	case rep.ExpiresAt <= hostNow:
 		return nip.Reply{}, errors.New("reply has expired")
 	}
 	if rep.Refusal != nil {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
-	"sync"
 	"unicode"
 
 	"github.com/go-json-experiment/json"
@@ -29,18 +28,22 @@ type Options struct {
 	Ask func(address string)
 }
 
-// Bunker is a Signer whose key is kept by a remote signer.
+// Bunker is a nip.Keeper whose key is kept by a remote signer.
 type Bunker struct {
+	text string // the bunker:// URL, which holds a secret
+	near bool   // Options.Loopback
 	url  bunkerURL
 	key  nip.SecretKey
 	ask  func(string)
 	user nip.PubKey
 
-	mu   sync.Mutex // one call at a time; guards link
-	link *link      // nil between a loss and the next call
+	// turn holds the one token of the one call at a time; who has it owns link.
+	// It is no mutex because whoever waits for it must hear its context.
+	turn chan struct{}
+	link *link // nil between a loss and the next call
 }
 
-var _ Signer = (*Bunker)(nil)
+var _ nip.Keeper = (*Bunker)(nil)
 
 // RefusedError is a bunker's own no.
 type RefusedError struct {
@@ -53,6 +56,18 @@ func (e *RefusedError) Error() string { return "the bunker refused " + e.Method 
 // Connect introduces this client to the bunker of a bunker:// URL and asks for
 // the key that it keeps. ctx bounds the whole; the bunker may wait for a person.
 func Connect(ctx context.Context, bunker string, o Options) (*Bunker, error) {
+	b, err := newBunker(bunker, o)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.introduce(ctx); err != nil {
+		b.Close()
+		return nil, err
+	}
+	return b, nil
+}
+
+func newBunker(bunker string, o Options) (*Bunker, error) {
 	u, err := parseURL(bunker, o.Loopback)
 	if err != nil {
 		return nil, err
@@ -62,11 +77,8 @@ func Connect(ctx context.Context, bunker string, o Options) (*Bunker, error) {
 			return nil, fmt.Errorf("make a client key: %w", err)
 		}
 	}
-	b := &Bunker{url: u, key: o.Key, ask: o.Ask}
-	if err := b.introduce(ctx); err != nil {
-		b.Close()
-		return nil, err
-	}
+	b := &Bunker{text: bunker, near: o.Loopback, url: u, key: o.Key, ask: o.Ask, turn: make(chan struct{}, 1)}
+	b.turn <- struct{}{}
 	return b, nil
 }
 
@@ -95,13 +107,16 @@ func (b *Bunker) Key() nip.SecretKey { return b.key }
 // Public is the key that the bunker keeps.
 func (b *Bunker) Public() nip.PubKey { return b.user }
 
-// Close ends the connection.
+// Close ends the connection, after the call under way. A later call makes a new
+// one.
 func (b *Bunker) Close() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	<-b.turn
+	defer b.release()
 	b.drop()
 	return nil
 }
+
+func (b *Bunker) release() { b.turn <- struct{}{} }
 
 func (b *Bunker) drop() {
 	if b.link != nil {
@@ -166,8 +181,12 @@ type response struct {
 
 // call sends one request and waits for the answer with its ID.
 func (b *Bunker) call(ctx context.Context, method string, params ...string) (string, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	select {
+	case <-b.turn:
+	case <-ctx.Done():
+		return "", fmt.Errorf("bunker %s: another call is under way: %w", method, ctx.Err())
+	}
+	defer b.release()
 	got, err := b.exchange(ctx, request{Method: method, Params: params})
 	var refused *RefusedError
 	if err != nil && !errors.As(err, &refused) {
@@ -191,7 +210,7 @@ func (b *Bunker) exchange(ctx context.Context, r request) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("encode request: %w", err)
 	}
-	content, err := encrypt(b.key, b.url.key, string(body))
+	content, err := nip.Keep(b.key).Encrypt(ctx, b.url.key, string(body))
 	if err != nil {
 		return "", err
 	}
@@ -216,7 +235,7 @@ func (b *Bunker) exchange(ctx context.Context, r request) (string, error) {
 		case f.label != "EVENT":
 			continue
 		}
-		resp, ok := b.open(f.event)
+		resp, ok := b.open(ctx, f.event)
 		if !ok || resp.ID != id {
 			continue // another session's, or not the bunker's
 		}
@@ -250,7 +269,7 @@ func (b *Bunker) reach(ctx context.Context) error {
 }
 
 // open believes an event that the bunker signed and sealed to this client.
-func (b *Bunker) open(raw []byte) (response, bool) {
+func (b *Bunker) open(ctx context.Context, raw []byte) (response, bool) {
 	ev, err := nip.ParseEvent(raw)
 	if err != nil || ev.Kind != kindConnect || ev.PubKey != string(b.url.key) || ev.Tags.FindWithValue("p", string(b.key.Public())) == nil {
 		return response{}, false
@@ -258,7 +277,7 @@ func (b *Bunker) open(raw []byte) (response, bool) {
 	if _, err := nip.VerifyEvent(ev); err != nil {
 		return response{}, false
 	}
-	body, err := decrypt(b.key, b.url.key, ev.Content)
+	body, err := nip.Keep(b.key).Decrypt(ctx, b.url.key, ev.Content)
 	if err != nil {
 		return response{}, false
 	}

@@ -5,16 +5,14 @@ import (
 	"crypto/rand"
 	"errors"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/go-json-experiment/json"
 	"github.com/nbd-wtf/go-nostr"
 	"go.uber.org/goleak"
 
+	"holdfast/host/client/remote/remotetest"
 	"holdfast/nip"
-	"holdfast/relay/relaytest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -28,147 +26,10 @@ func newKey(t testing.TB) nip.SecretKey {
 	return k
 }
 
-// signer is a remote signer behind its own relay, both scripted.
-type signer struct {
-	t      *testing.T
-	key    nip.SecretKey // of the bunker
-	user   nip.SecretKey // that it keeps
-	secret string
-	relay  *relaytest.Hostile
-
-	mu sync.Mutex // guards what follows
-	// answer changes what is sent for a request; nil is the honest answer.
-	answer func(r request, honest response) []response
-	open   bool // the relay wants no authentication
-	drop   int  // requests after which the connection is dropped
-}
-
-func newSigner(t *testing.T) *signer {
-	s := &signer{t: t, key: newKey(t), user: newKey(t), secret: "only once"}
-	s.relay = relaytest.NewHostile(t, s.serve)
-	return s
-}
-
-func (s *signer) url() string {
-	return "bunker://" + string(s.key.Public()) + "?relay=" + string(s.relay.URL) + "&secret=only%20once&name=x"
-}
-
-func (s *signer) set(answer func(r request, honest response) []response) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.answer = answer
-}
-
-func (s *signer) serve(c *relaytest.HostileConn) {
-	s.mu.Lock()
-	admitted, drop := s.open, s.drop
-	s.mu.Unlock()
-	if !admitted {
-		c.Send("AUTH", "challenge of "+strings.Repeat("c", 20))
-	}
-	sub := ""
-	for {
-		m := c.Next()
-		switch m.Label {
-		case "REQ":
-			if !admitted {
-				c.Send("CLOSED", m.Text(0), "auth-required: who are you")
-				continue
-			}
-			sub = m.Text(0)
-			c.Send("EOSE", sub)
-		case "AUTH":
-			admitted = true
-			c.Send("OK", m.Event().ID, true, "")
-		case "EVENT":
-			ev := m.Event()
-			c.Send("OK", ev.ID, true, "")
-			if drop--; drop == 0 {
-				return
-			}
-			for _, resp := range s.respond(ev) {
-				c.Event(sub, resp)
-			}
-		}
-	}
-}
-
-func (s *signer) respond(ev *nip.Event) []*nip.Event {
-	client := nip.PubKey(ev.PubKey)
-	body, err := decrypt(s.key, client, ev.Content)
-	if err != nil {
-		s.t.Errorf("client sent what does not decrypt: %v", err)
-		return nil
-	}
-	var r request
-	if err := json.Unmarshal([]byte(body), &r); err != nil {
-		s.t.Errorf("client sent no request: %v", err)
-		return nil
-	}
-	list := []response{s.honest(r)}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.answer != nil {
-		list = s.answer(r, list[0])
-	}
-	var events []*nip.Event
-	for _, resp := range list {
-		events = append(events, s.seal(s.key, client, resp))
-	}
-	return events
-}
-
-func (s *signer) seal(key nip.SecretKey, client nip.PubKey, resp response) *nip.Event {
-	b, err := json.Marshal(resp)
-	if err != nil {
-		s.t.Error(err)
-	}
-	content, err := encrypt(key, client, string(b))
-	if err != nil {
-		s.t.Error(err)
-	}
-	ev := &nip.Event{Kind: kindConnect, CreatedAt: nostr.Now(), Tags: nostr.Tags{{"p", string(client)}}, Content: content}
-	if err := key.Sign(ev); err != nil {
-		s.t.Error(err)
-	}
-	return ev
-}
-
-func (s *signer) honest(r request) response {
-	resp := response{ID: r.ID}
-	var err error
-	switch r.Method {
-	case "connect":
-		if len(r.Params) < 2 || r.Params[0] != string(s.key.Public()) || r.Params[1] != s.secret {
-			resp.Error = "wrong secret"
-			return resp
-		}
-		resp.Result = "ack"
-	case "get_public_key":
-		resp.Result = string(s.user.Public())
-	case "sign_event":
-		var ev nip.Event
-		if err = json.Unmarshal([]byte(r.Params[0]), &ev); err == nil {
-			err = s.user.Sign(&ev)
-			resp.Result = string(nip.EncodeEvent(&ev))
-		}
-	case "nip44_encrypt":
-		resp.Result, err = encrypt(s.user, nip.PubKey(r.Params[0]), r.Params[1])
-	case "nip44_decrypt":
-		resp.Result, err = decrypt(s.user, nip.PubKey(r.Params[0]), r.Params[1])
-	default:
-		resp.Error = "no such method"
-	}
-	if err != nil {
-		resp.Error = "failed"
-	}
-	return resp
-}
-
-func connect(t *testing.T, s *signer, o Options) *Bunker {
+func connect(t *testing.T, s *remotetest.Signer, o Options) *Bunker {
 	t.Helper()
 	o.Loopback = true
-	b, err := Connect(t.Context(), s.url(), o)
+	b, err := Connect(t.Context(), s.URL(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,18 +43,18 @@ func someEvent() *nip.Event {
 
 // Both signers do the same with the same key.
 func TestSigners(t *testing.T) {
-	s := newSigner(t)
+	s := remotetest.New(t)
 	peer := newKey(t)
-	for name, k := range map[string]Signer{"local": Local{s.user}, "bunker": connect(t, s, Options{})} {
+	for name, k := range map[string]nip.Keeper{"local": nip.Keep(s.User), "bunker": connect(t, s, Options{})} {
 		t.Run(name, func(t *testing.T) {
-			if k.Public() != s.user.Public() {
+			if k.Public() != s.User.Public() {
 				t.Fatalf("public key %s", k.Public())
 			}
 			for _, ev := range []*nip.Event{someEvent(), {Kind: 1, CreatedAt: 5}} {
 				if err := k.Sign(t.Context(), ev); err != nil {
 					t.Fatal(err)
 				}
-				if _, err := nip.VerifyEvent(ev); err != nil || ev.PubKey != string(s.user.Public()) {
+				if _, err := nip.VerifyEvent(ev); err != nil || ev.PubKey != string(s.User.Public()) {
 					t.Errorf("signed event: %v", err)
 				}
 			}
@@ -201,10 +62,10 @@ func TestSigners(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got, err := (Local{peer}).Decrypt(t.Context(), s.user.Public(), payload); err != nil || got != "to the peer" {
+			if got, err := nip.Keep(peer).Decrypt(t.Context(), s.User.Public(), payload); err != nil || got != "to the peer" {
 				t.Errorf("peer reads %q, %v", got, err)
 			}
-			back, err := (Local{peer}).Encrypt(t.Context(), s.user.Public(), "to the signer")
+			back, err := nip.Keep(peer).Encrypt(t.Context(), s.User.Public(), "to the signer")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -220,7 +81,7 @@ func TestSigners(t *testing.T) {
 
 // What a bunker signs must be what it was given.
 func TestSignaturesNotBelieved(t *testing.T) {
-	s := newSigner(t)
+	s := remotetest.New(t)
 	b := connect(t, s, Options{})
 	sign := func(key nip.SecretKey, change func(ev *nip.Event)) string {
 		ev := someEvent()
@@ -230,19 +91,21 @@ func TestSignaturesNotBelieved(t *testing.T) {
 		}
 		return string(nip.EncodeEvent(ev))
 	}
-	broken := strings.Replace(sign(s.user, func(*nip.Event) {}), `"sig":"`, `"sig":"0`, 1)
+	broken := strings.Replace(sign(s.User, func(*nip.Event) {}), `"sig":"`, `"sig":"0`, 1)
 	for name, result := range map[string]string{
 		"another key":      sign(newKey(t), func(*nip.Event) {}),
-		"another kind":     sign(s.user, func(ev *nip.Event) { ev.Kind = 1 }),
-		"another time":     sign(s.user, func(ev *nip.Event) { ev.CreatedAt++ }),
-		"other words":      sign(s.user, func(ev *nip.Event) { ev.Content += "." }),
-		"tags in disorder": sign(s.user, func(ev *nip.Event) { ev.Tags[0], ev.Tags[1] = ev.Tags[1], ev.Tags[0] }),
-		"other tag words":  sign(s.user, func(ev *nip.Event) { ev.Tags[1][1] = strings.Repeat("0b", 32) }),
+		"another kind":     sign(s.User, func(ev *nip.Event) { ev.Kind = 1 }),
+		"another time":     sign(s.User, func(ev *nip.Event) { ev.CreatedAt++ }),
+		"other words":      sign(s.User, func(ev *nip.Event) { ev.Content += "." }),
+		"tags in disorder": sign(s.User, func(ev *nip.Event) { ev.Tags[0], ev.Tags[1] = ev.Tags[1], ev.Tags[0] }),
+		"other tag words":  sign(s.User, func(ev *nip.Event) { ev.Tags[1][1] = strings.Repeat("0b", 32) }),
 		"no signature":     broken,
 		"no event":         "{}",
 		"nothing":          "",
 	} {
-		s.set(func(r request, _ response) []response { return []response{{ID: r.ID, Result: result}} })
+		s.Set(func(r remotetest.Request, _ remotetest.Response) []remotetest.Response {
+			return []remotetest.Response{{ID: r.ID, Result: result}}
+		})
 		ev := someEvent()
 		if err := b.Sign(t.Context(), ev); err == nil || ev.Sig != "" || ev.PubKey != "" {
 			t.Errorf("%s: err = %v, event %v", name, err, ev)
@@ -252,29 +115,29 @@ func TestSignaturesNotBelieved(t *testing.T) {
 
 // Answers to somebody else or from somebody else are passed over.
 func TestForeignAnswers(t *testing.T) {
-	s := newSigner(t)
+	s := remotetest.New(t)
 	b := connect(t, s, Options{})
-	s.set(func(r request, honest response) []response {
-		return []response{{ID: "other", Result: "lie"}, honest}
+	s.Set(func(r remotetest.Request, honest remotetest.Response) []remotetest.Response {
+		return []remotetest.Response{{ID: "other", Result: "lie"}, honest}
 	})
-	if got, err := b.call(t.Context(), "get_public_key"); err != nil || got != string(s.user.Public()) {
+	if got, err := b.call(t.Context(), "get_public_key"); err != nil || got != string(s.User.Public()) {
 		t.Errorf("%q, %v", got, err)
 	}
-	resp := response{ID: "x", Result: "lie"}
+	resp := remotetest.Response{ID: "x", Result: "lie"}
 	for name, ev := range map[string]*nip.Event{
-		"a stranger":     s.seal(newKey(t), b.key.Public(), resp),
-		"another client": s.seal(s.key, newKey(t).Public(), resp),
+		"a stranger":     s.Seal(newKey(t), b.key.Public(), resp),
+		"another client": s.Seal(s.Key, newKey(t).Public(), resp),
 	} {
-		if _, ok := b.open(nip.EncodeEvent(ev)); ok {
+		if _, ok := b.open(t.Context(), nip.EncodeEvent(ev)); ok {
 			t.Errorf("%s is believed", name)
 		}
 	}
-	changed := s.seal(s.key, b.key.Public(), resp)
+	changed := s.Seal(s.Key, b.key.Public(), resp)
 	changed.CreatedAt++
-	if _, ok := b.open(nip.EncodeEvent(changed)); ok {
+	if _, ok := b.open(t.Context(), nip.EncodeEvent(changed)); ok {
 		t.Error("a changed event is believed")
 	}
-	if _, ok := b.open(nip.EncodeEvent(s.seal(s.key, b.key.Public(), resp))); !ok {
+	if _, ok := b.open(t.Context(), nip.EncodeEvent(s.Seal(s.Key, b.key.Public(), resp))); !ok {
 		t.Error("the bunker's own is not believed")
 	}
 }
@@ -282,30 +145,34 @@ func TestForeignAnswers(t *testing.T) {
 // A bunker may want its person first; its no is a no; a wrong secret connects
 // nobody.
 func TestBunkerRefuses(t *testing.T) {
-	s := newSigner(t)
+	s := remotetest.New(t)
 	var asked []string
 	b := connect(t, s, Options{Ask: func(a string) { asked = append(asked, a) }})
-	s.set(func(r request, honest response) []response {
-		return []response{{ID: r.ID, Result: "auth_url", Error: "https://bunker.example.com/ok"}, honest}
+	s.Set(func(r remotetest.Request, honest remotetest.Response) []remotetest.Response {
+		return []remotetest.Response{{ID: r.ID, Result: "auth_url", Error: "https://bunker.example.com/ok"}, honest}
 	})
 	if err := b.Sign(t.Context(), someEvent()); err != nil || len(asked) != 1 || asked[0] != "https://bunker.example.com/ok" {
 		t.Errorf("asked %q, %v", asked, err)
 	}
-	s.set(func(r request, _ response) []response { return []response{{ID: r.ID, Error: "not \x1b[31m today"}} })
+	s.Set(func(r remotetest.Request, _ remotetest.Response) []remotetest.Response {
+		return []remotetest.Response{{ID: r.ID, Error: "not \x1b[31m today"}}
+	})
 	var refused *RefusedError
 	if err := b.Sign(t.Context(), someEvent()); !errors.As(err, &refused) || refused.Words != "not ?[31m today" || refused.Method != "sign_event" {
 		t.Errorf("err = %v", err)
 	}
-	s.set(nil)
+	s.Set(nil)
 	if err := b.Sign(t.Context(), someEvent()); err != nil {
 		t.Errorf("after a refusal: %v", err)
 	}
-	s.secret = "another"
-	if _, err := Connect(t.Context(), s.url(), Options{Loopback: true}); !errors.As(err, &refused) || strings.Contains(err.Error(), "only once") {
+	s.Secret = "another"
+	if _, err := Connect(t.Context(), s.URL(), Options{Loopback: true}); !errors.As(err, &refused) || strings.Contains(err.Error(), "only once") {
 		t.Errorf("wrong secret: %v", err)
 	}
-	s.set(func(r request, honest response) []response { return []response{{ID: r.ID, Result: "welcome"}} })
-	if _, err := Connect(t.Context(), s.url(), Options{Loopback: true}); err == nil {
+	s.Set(func(r remotetest.Request, honest remotetest.Response) []remotetest.Response {
+		return []remotetest.Response{{ID: r.ID, Result: "welcome"}}
+	})
+	if _, err := Connect(t.Context(), s.URL(), Options{Loopback: true}); err == nil {
 		t.Error("connected to a bunker that does not know its own secret")
 	}
 }
@@ -313,32 +180,28 @@ func TestBunkerRefuses(t *testing.T) {
 // A silent bunker costs as long as ctx lasts; the next call dials anew, as it
 // does after a drop, and the same client key is kept.
 func TestBunkerLoss(t *testing.T) {
-	s := newSigner(t)
+	s := remotetest.New(t)
 	key := newKey(t)
 	b := connect(t, s, Options{Key: key})
 	if b.Key().Public() != key.Public() {
 		t.Error("another client key")
 	}
-	s.set(func(request, response) []response { return nil })
+	s.Set(func(remotetest.Request, remotetest.Response) []remotetest.Response { return nil })
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	if err := b.Sign(ctx, someEvent()); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("silence: %v", err)
 	}
-	s.set(nil)
-	s.mu.Lock()
-	s.open, s.drop = true, 1
-	s.mu.Unlock()
+	s.Set(nil)
+	s.SetRelay(true, 1)
 	if err := b.Sign(t.Context(), someEvent()); !errors.Is(err, errLost) {
 		t.Errorf("a drop: %v", err)
 	}
-	s.mu.Lock()
-	s.drop = 0
-	s.mu.Unlock()
+	s.SetRelay(true, 0)
 	if err := b.Sign(t.Context(), someEvent()); err != nil {
 		t.Errorf("after it: %v", err)
 	}
-	if n := s.relay.Conns(); n != 3 {
+	if n := s.Relay.Conns(); n != 3 {
 		t.Errorf("%d connections, want 3", n)
 	}
 }

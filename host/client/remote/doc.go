@@ -1,9 +1,8 @@
 // Package remote is a key that is held somewhere else: the owner's, kept by a
 // remote signer (a "bunker", NIP-46) on another computer or phone.
 //
-// Its nouns are the Signer, one key that signs, encrypts and decrypts without
-// being given out; Local, the Signer over a key in this process; and the Bunker,
-// the Signer over a relay that both sides reach.
+// Its noun is the Bunker, a nip.Keeper over a relay that both sides reach: one
+// key that signs, encrypts and decrypts without being given out.
 //
 // A Bunker is known by a bunker:// URL, which a person copies from it. Every
 // message is an event of kind 24133 between the bunker's key and a client key
@@ -18,7 +17,11 @@
 //
 // Methods may be called from any goroutine; a Bunker answers one at a time.
 // Nothing runs in the background, and nothing is kept on disk: whoever wants
-// the bunker to know this client again keeps Options.Key.
+// the bunker to know this client again keeps what Save gives, for Resume.
+//
+// A relay that carries these messages takes kind 24133 and events of up to
+// 90,000 bytes: what is to be signed or decrypted travels inside. The embedded
+// relay of a host keeps private artifacts only and is none of them.
 //
 // The package does not decide what is signed, and does not hold the host to the
 // owner: the host does that by its own fixed owner key.
