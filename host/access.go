@@ -124,8 +124,8 @@ type Revocation struct {
 }
 
 // revokeIn does the whole revocation in one transaction: grants, epoch,
-// retained replies, recorded results, uploads, leases, pending publications. After its commit no request
-// and no held command of the device has standing.
+// retained replies, recorded results, uploads, leases, pending publications.
+// After its commit no request and no held command of the device has standing.
 func (c *Core) revokeIn(tx *bbolt.Tx, device nip.PubKey, now int64) (Revocation, error) {
 	ids, err := c.revokeGrants(tx, device, now)
 	if err != nil {
