@@ -118,6 +118,13 @@ func (Journal) Get(tx *bbolt.Tx, k Key) (Entry, bool, error) {
 	return getEntry(tx, key, k)
 }
 
+// Known reports whether there was ever an entry under the key, also one that was
+// pruned since.
+func (j Journal) Known(tx *bbolt.Tx, k Key) (bool, error) {
+	_, known, err := j.Get(tx, k)
+	return known || err == nil && j.pruned(tx, k), err
+}
+
 func getEntry(tx *bbolt.Tx, key []byte, k Key) (Entry, bool, error) {
 	b := tx.Bucket(bucketEntry).Get(key)
 	if b == nil {

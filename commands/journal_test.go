@@ -364,6 +364,15 @@ func TestPrune(t *testing.T) {
 		}
 		return err
 	})
+	r.view(func(tx *bbolt.Tx) error {
+		for i, want := range map[int]bool{3: true, 20: true, 99: false} { // pruned, there, never seen
+			known, err := r.Journal.Known(tx, commandKey(sender(0), command(i, nip.Queue, 1)))
+			if err != nil || known != want {
+				t.Errorf("command %d: known %v, %v", i, known, err)
+			}
+		}
+		return nil
+	})
 	// A pruned command never runs again, whatever it asks now.
 	replay := command(3, nip.Queue, 1)
 	replay.IssuedAt = r.clock

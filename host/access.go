@@ -124,8 +124,8 @@ type Revocation struct {
 }
 
 // revokeIn does the whole revocation in one transaction: grants, epoch,
-// retained replies, leases, pending publications. After its commit no request
-// and no held command of the device has standing.
+// retained replies, recorded results, uploads, leases, pending publications.
+// After its commit no request and no held command of the device has standing.
 func (c *Core) revokeIn(tx *bbolt.Tx, device nip.PubKey, now int64) (Revocation, error) {
 	ids, err := c.revokeGrants(tx, device, now)
 	if err != nil {
@@ -136,6 +136,12 @@ func (c *Core) revokeIn(tx *bbolt.Tx, device nip.PubKey, now int64) (Revocation,
 		return Revocation{}, err
 	}
 	if err := dropReplies(tx, func(r retainedReply) bool { return r.Signer == device }); err != nil {
+		return Revocation{}, err
+	}
+	if err := dropRecovery(tx, device); err != nil {
+		return Revocation{}, err
+	}
+	if err := dropUploads(tx, device); err != nil {
 		return Revocation{}, err
 	}
 	if err := dropOutbox(tx, device); err != nil {

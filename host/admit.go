@@ -65,6 +65,9 @@ func (c *Core) admit(tx *bbolt.Tx, k *call, now int64) (verdict, error) {
 	if known && (kept.RequestEvent != k.opened.EventID || kept.Signer != k.opened.Signer) {
 		return refuse(nip.Conflict), nil
 	}
+	if taken, err := takenRequest(tx, k, now); err != nil || taken {
+		return refuse(nip.Conflict), err
+	}
 	if _, ok := req.Op.(nip.EnrollRedeem); ok {
 		return verdict{redeem: true}, nil
 	}

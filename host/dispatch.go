@@ -8,7 +8,6 @@ import (
 
 	"holdfast/commands"
 	"holdfast/nip"
-	"holdfast/queue"
 )
 
 // dispatch carries an admitted request out. Every branch ends in a signed
@@ -20,7 +19,9 @@ func (h *Host) dispatch(ctx context.Context, k *call) error {
 	case nip.TaskCommandAt:
 		return h.command(ctx, k, op.Command, true)
 	case nip.TaskQueue:
-		return h.queueEdit(ctx, k, op)
+		return h.queueEdit(ctx, k, queueAsk{task: op.Task, edit: op.Edit})
+	case nip.TaskQueueAt:
+		return h.queueEdit(ctx, k, queueAsk{task: op.Task, edit: op.Edit, at: &op})
 	case nip.TaskCreate, nip.TaskSteer, nip.TaskCancel:
 		return h.taskEffect(ctx, k)
 	case nip.TaskArchive:
@@ -41,9 +42,13 @@ func (h *Host) dispatch(ctx context.Context, k *call) error {
 		})
 	case nip.TaskList, nip.TaskRead, nip.TaskOriginal:
 		return h.read(k)
+	case nip.RequestOperation:
+		return h.recoverOperation(k, op)
+	case nip.ArtifactPut:
+		return h.putArtifact(ctx, k, op)
 	}
 	// Known, and not carried out here: said in this one place, signed, so that
-	// no operation that the codec reads is ever a fault of the host.
+	// no operation that the codec will read some day is ever a fault of the host.
 	return h.answerRetained(ctx, k, nip.Reply{Refusal: &nip.Refusal{Code: nip.Unsupported}}, nil)
 }
 
@@ -80,7 +85,12 @@ func (h *Host) command(ctx context.Context, k *call, cmd nip.Command, exact bool
 			if full, err = repliesFull(tx, k.opened.Signer, h.now()); err == nil && full {
 				err = errRepliesFull
 			}
-			return err
+			if err != nil || !exact {
+				return err
+			}
+			// In the commit that records the command: a stop before its answer
+			// leaves a row that leads to the entry.
+			return h.remember(tx, k, func(row *recoveryRow) { row.Command = cmd.ID })
 		},
 		Answer: func(tx *bbolt.Tx, e commands.Entry, cause error) error {
 			var err error
@@ -133,78 +143,9 @@ func commandReply(kind string, cmd nip.Command, e commands.Entry, cause error) n
 	return no(e.Reason)
 }
 
-// queueEdit is task.queue: the edit, its journal note and the reply are one
-// commit under the task's evaluation lock.
-func (h *Host) queueEdit(ctx context.Context, k *call, op nip.TaskQueue) error {
-	var ev *nip.Event
-	full := false
-	err := h.eval.Edit(ctx, op.Task, func(tx *bbolt.Tx, view commands.TaskView, now int64) error {
-		ev = nil
-		code, err := h.standing(tx, k.who.sender, nip.Operate, now)
-		if err == nil && code != "" {
-			err = errLostStanding
-		}
-		if err != nil {
-			return err
-		}
-		if full, err = repliesFull(tx, k.opened.Signer, now); err != nil || full {
-			return err
-		}
-		var reply nip.Reply
-		if view.Phase == commands.PhaseMissing {
-			reply.Refusal = &nip.Refusal{Code: nip.Forbidden}
-		} else {
-			q, code, err := queue.Apply(tx, h.journal, k.who.sender.Device, op.Task, op.Edit, view, now)
-			if err != nil {
-				return err
-			}
-			if code != "" {
-				reply.Refusal = &nip.Refusal{Code: code}
-			} else {
-				reply.Outcome = fitQueue(q)
-			}
-		}
-		if op.Edit.Action != "list" {
-			if err := h.note(tx, k, op.Task, op.Edit.Action, reply.Refusal, view.Revision, now); err != nil {
-				return err
-			}
-		}
-		ev, err = h.retain(tx, k, reply)
-		return err
-	})
-	switch {
-	case errors.Is(err, errLostStanding):
-		return h.refuseStanding(k)
-	case errors.Is(err, commands.ErrUnsettled) && !fatal(err):
-		h.log.Error().Err(err).Str("task", string(op.Task)).Msg("evaluation stopped after the edit was recorded; it is tried again soon")
-		h.deadlines.failed(op.Task)
-	case err != nil:
-		return h.cannot(ctx, k, err)
-	}
-	if full {
-		return h.answerOnce(k, nip.Reply{Refusal: &nip.Refusal{Code: nip.Bounds}})
-	}
-	h.deadlines.poke(op.Task)
-	h.sendReply(k, ev)
-	return nil
-}
-
 // outcomeRoom is what an outcome may take so that its reply, sealed and in
 // base64, stays under the 40,960 bytes that this host writes.
 const outcomeRoom = 29 << 10
-
-// fitQueue leaves out texts, from the end of the run order, until the listing
-// fits into one reply: the edit that it answers has happened, and a refusal for
-// size would say otherwise. The device knows its own words.
-func fitQueue(q nip.QueueState) nip.QueueState {
-	for i := len(q.Items) - 1; i >= 0; i-- {
-		if fits(q) {
-			break
-		}
-		q.Items[i].Text = nil
-	}
-	return q
-}
 
 // note journals an effectful request other than a command.
 func (h *Host) note(tx *bbolt.Tx, k *call, task nip.TaskID, what string, refusal *nip.Refusal, revision, now int64) error {

@@ -245,23 +245,3 @@ func TestRequestIDUsedAgain(t *testing.T) {
 		t.Fatalf("%d invitations", n)
 	}
 }
-
-// What the codec reads and this host does not carry out is refused, signed, and
-// never a fault.
-func TestUnservedOperations(t *testing.T) {
-	r := newRig(t)
-	d := r.pair(nip.PairingRights())
-	task := r.create(d, "p")
-	digest := nip.DigestOf(nil)
-	for _, op := range []nip.Operation{
-		nip.TaskQueueAt{Task: task, Revision: 1, Edit: nip.QueueEdit{Action: "list"}, QueueDigest: &digest},
-		nip.RequestOperation{Request: nip.RequestID(newID(t)), RequestEvent: nip.EventID(newID(t))},
-		nip.ArtifactPut{Digest: digest, MediaType: "image/png", Size: 1, Data: []byte{1}},
-	} {
-		t.Run(op.Kind(), func(t *testing.T) {
-			r.t = t
-			r.wantCode(r.ask(d, op), nip.Unsupported)
-			r.wantCode(r.ask(device{key: newKey(t)}, op), nip.Forbidden)
-		})
-	}
-}

@@ -81,7 +81,7 @@ func verbJournalList(_ context.Context, c *Core, raw json.RawMessage, emit func(
 
 // journalKinds are the kinds of entries, so that one is found by its key.
 var journalKinds = []string{
-	commands.KindCommand, "task.create", "task.steer", "task.cancel", "task.archive", "task.queue",
+	commands.KindCommand, "task.create", "task.steer", "task.cancel", "task.archive", "task.queue", "task.queue.at_revision", "artifact.put",
 	"enroll.redeem", "invite.create", "device.revoke", "task.new", "task.stop",
 	"invite.cancel", "enroll.request", "enroll.approve", "enroll.deny", "grant.renew",
 }

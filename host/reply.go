@@ -47,8 +47,12 @@ func (c *Core) seal(k *call, r nip.Reply) (*nip.Event, error) {
 // retain seals r and keeps it for exact retries, inside the commit that makes
 // its content true. The reply may be sent only after that commit returned nil.
 // It returns nil when the request ran out meanwhile: the commit goes on, the
-// effect is true, and nobody is told by this request any more.
+// effect is true, and nobody is told by this request any more. What is kept for
+// request.operation says so all the same.
 func (c *Core) retain(tx *bbolt.Tx, k *call, r nip.Reply) (*nip.Event, error) {
+	if err := c.keepResult(tx, k, r); err != nil {
+		return nil, err
+	}
 	ev, err := c.seal(k, r)
 	if errors.Is(err, errSilent) {
 		return nil, nil

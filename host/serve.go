@@ -51,6 +51,10 @@ type Host struct {
 	// renewing keeps two renewals of the subscriptions from crossing.
 	renewing sync.Mutex
 
+	// uploading is held by whoever writes or removes a file of uploads: a piece
+	// lies in its file before its row counts it, and must not be tidied away.
+	uploading sync.Mutex
+
 	// mu guards inFlight and policyFault.
 	mu          sync.Mutex
 	inFlight    map[nip.RequestID]bool
@@ -291,6 +295,9 @@ func (h *Host) janitor(ctx context.Context) error {
 			if err := dropReplies(tx, func(r retainedReply) bool { return r.ExpiresAt <= now }); err != nil {
 				return err
 			}
+			if err := pruneRecovery(tx, now); err != nil {
+				return err
+			}
 			if err := pruneInvitations(tx, now); err != nil {
 				return err
 			}
@@ -305,6 +312,9 @@ func (h *Host) janitor(ctx context.Context) error {
 		})
 		if err == nil {
 			err = h.finishAdmitted(ctx)
+		}
+		if err == nil {
+			err = h.tidyUploads(ctx)
 		}
 		if err != nil && ctx.Err() == nil {
 			if fatal(err) {

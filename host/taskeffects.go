@@ -66,6 +66,9 @@ func (h *Host) taskEffect(ctx context.Context, k *call) error {
 		if full, err = repliesFull(tx, k.opened.Signer, now); err != nil || full {
 			return err
 		}
+		if err := h.remember(tx, k, nil); err != nil {
+			return err
+		}
 		return putJSON(tx, bucketAdmitted, string(k.req.ID), eff)
 	})
 	switch {
@@ -146,6 +149,9 @@ func (c *Core) applyAdmitted(ctx context.Context, id nip.RequestID, eff admitted
 		if err := tx.Bucket(bucketAdmitted).Delete([]byte(id)); err != nil {
 			return err
 		}
+		if err := recordResult(tx, id, reply); err != nil {
+			return err
+		}
 		if answer == nil {
 			return nil
 		}
@@ -215,9 +221,13 @@ func (h *Host) compile(ctx context.Context, k *call) (nip.TaskID, []byte, nip.Co
 	case nip.TaskCreate:
 		task := nip.TaskID(k.req.ID)
 		if len(op.Images) > 0 {
-			// No image can have been uploaded to this host, which the wire
-			// calls a conflict.
-			return task, nil, nip.Conflict, nil
+			// What is missing is the device's to bring, so it hears of that
+			// first; that no adapter here takes pictures, only then.
+			there, err := h.uploaded(k.opened.Signer, op.Images)
+			if err != nil || !there {
+				return task, nil, nip.Conflict, err
+			}
+			return task, nil, nip.Unsupported, nil
 		}
 		if op.Engine != "" {
 			return task, nil, nip.Unsupported, nil

@@ -153,6 +153,9 @@ func TestInvalidAccessReplies(t *testing.T) {
 	}
 	// A result beside both or neither cannot be written either.
 	for _, res := range []nip.Result{{}, {Outcome: nip.DeniedEnrollment{}, Refusal: &nip.Refusal{Code: nip.Stale}}} {
+		if b, err := nip.EncodeResult(res); err == nil || b != nil {
+			t.Errorf("%s %v", b, err)
+		}
 		out := nip.RecordedOperation{Request: nip.RequestID(id("a")), RequestEvent: nip.EventID(id("b")), Result: &res}
 		var e *nip.Error
 		if b, err := nip.EncodeOutcome(out); !errors.As(err, &e) || b != nil {

@@ -210,6 +210,18 @@ func FuzzParseTaskPage(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) { roundTrip(t, b, nip.ParseTaskPage, nip.EncodeTaskPage) })
 }
 
+func FuzzParseResult(f *testing.F) {
+	f.Add([]byte(`{"status":"refused","code":"missing_right","missing":"operate"}`))
+	f.Add([]byte(`{"outcome":{"kind":"dispatched","receipt":{"operation":"task.create","reference":"a"}},"status":"ok"}`))
+	f.Add([]byte(`{"status":"ok","outcome":null}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		roundTrip(t, b, nip.ParseResult, func(res nip.Result) (nip.Artifact, error) {
+			raw, err := nip.EncodeResult(res)
+			return nip.Artifact{Inline: raw}, err
+		})
+	})
+}
+
 func FuzzEnrollmentCode(f *testing.F) {
 	for _, s := range []string{"7K3M-Q9TX", "oOiI-lL00", "7K3MQ9T\xff", ""} {
 		f.Add(s)

@@ -101,6 +101,37 @@ func resultMembers(res Result) (members, error) {
 	return members{"status": "ok", "outcome": jsontext.Value(outcome)}, nil
 }
 
+// EncodeResult writes a result object alone, canonically: what a host keeps so
+// that it can answer request.operation later. More than 49,152 bytes of outcome
+// is bounds.
+func EncodeResult(res Result) ([]byte, error) {
+	v := &validator{layer: layerSchema}
+	v.result(res)
+	if v.err != nil {
+		return nil, v.err
+	}
+	m, err := resultMembers(res)
+	if err != nil {
+		return nil, err
+	}
+	return encode(m)
+}
+
+// ParseResult reads what EncodeResult wrote, under the rules of a reply's result.
+func ParseResult(raw []byte) (Result, error) {
+	r := &reader{layer: layerSchema}
+	res := r.document("result", raw, maxBody).result()
+	if r.err == nil {
+		v := &validator{layer: layerSchema}
+		v.result(res)
+		r.err = v.err
+	}
+	if r.err != nil {
+		return Result{}, r.err
+	}
+	return res, nil
+}
+
 func recordedMembers(m members, out RecordedOperation) error {
 	m["request"], m["request_event"], m["result"] = out.Request, out.RequestEvent, nil
 	if out.Result == nil {

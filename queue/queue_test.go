@@ -395,3 +395,53 @@ func TestStepLimit(t *testing.T) {
 		t.Errorf("removal at the limit: %s", got)
 	}
 }
+
+// TestDigest: every change of the queue has a digest of its own, the asker and
+// the passing of time have none, and no text stands in it.
+func TestDigest(t *testing.T) {
+	r := newRig(t)
+	seen := map[nip.Digest]string{}
+	digest := func() (d nip.Digest, held int) {
+		t.Helper()
+		if err := r.ev.Edit(bg, task, func(tx *bbolt.Tx, view commands.TaskView, now int64) (err error) {
+			d, held, err = queue.Digest(tx, r.ev.Journal, task, view, now)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return d, held
+	}
+	step := func(name string, want int) {
+		t.Helper()
+		d, held := digest()
+		if was := seen[d]; was != "" || held != want {
+			t.Errorf("%s: %d held, the digest of %q", name, held, was)
+		}
+		seen[d] = name
+		r.clock++
+		if again, _ := digest(); again != d {
+			t.Errorf("%s: the digest moved by itself", name)
+		}
+	}
+	step("empty", 0)
+	r.send(a, 1, nip.Queue)
+	step("one", 1)
+	r.send(b, 2, nip.Queue)
+	step("two", 2)
+	r.edit(a, do("lease"))
+	step("leased", 2)
+	r.edit(a, text(1, "new"))
+	step("edited", 2)
+	r.edit(a, order(2, 1))
+	step("reordered", 2)
+	r.edit(a, on("remove", 1))
+	step("removed", 1)
+	r.view.Revision++
+	step("moved on", 1)
+	r.clock += queue.LeaseSeconds
+	step("lease over", 1)
+	for n := 10; n < 75; n++ {
+		r.send(a, n, nip.Queue)
+	}
+	step("too long", 66)
+}

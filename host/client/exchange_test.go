@@ -183,6 +183,56 @@ func TestTwoReplies(t *testing.T) {
 	}
 }
 
+// What a host keeps no reply of may be answered twice, and the newer answer is
+// the truer; an edit of a queue is not among it.
+func TestRepeatable(t *testing.T) {
+	digest := nip.DigestOf(nil)
+	task := nip.TaskID(newID(t))
+	queue := func(revision int64) nip.Outcome {
+		return nip.QueueAtRevision{Queue: nip.QueueState{Task: task, Revision: revision}, Revision: revision, QueueDigest: digest}
+	}
+	progress := func(n int64) nip.Outcome { return nip.ArtifactProgress{Digest: digest, Received: n} }
+	request, event := nip.RequestID(newID(t)), nip.EventID(newID(t))
+	record := func(res *nip.Result) nip.Outcome {
+		return nip.RecordedOperation{Request: request, RequestEvent: event, Result: res}
+	}
+	edit := nip.TaskQueueAt{Task: task, Revision: 1, Edit: nip.QueueEdit{Action: "lease"}, QueueDigest: &digest}
+	list := nip.TaskQueueAt{Task: task, Revision: 1, Edit: nip.QueueEdit{Action: "list"}}
+	other := nip.QueueAtRevision{Queue: nip.QueueState{Task: task, Revision: 1}, Revision: 1, QueueDigest: nip.DigestOf([]byte("x"))}
+	for _, tt := range []struct {
+		name       string
+		op         nip.Operation
+		old, newer nip.Outcome
+		want       error
+	}{
+		{"a recovery", nip.RequestOperation{Request: request, RequestEvent: event}, record(nil), record(&nip.Result{Refusal: &nip.Refusal{Code: nip.Stale}}), nil},
+		{"a piece", nip.ArtifactPut{Digest: digest, MediaType: "image/png", Size: 9, Data: []byte{1}}, progress(1), progress(2), nil},
+		{"a listing", list, queue(1), other, nil},
+		{"an edit", edit, queue(1), queue(2), ErrConflict},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d, h, p := paired(t)
+				p.host = func(ev *nip.Event) []*nip.Event {
+					r, _ := h.open(ev)
+					first, second := h.reply(r, ev), h.reply(r, ev)
+					first.Outcome, second.Outcome = tt.old, tt.newer
+					first.IssuedAt--
+					return []*nip.Event{h.sealReply(second, ev.PubKey), h.sealReply(first, ev.PubKey)}
+				}
+				p.deaf = true // both lie there when the device reads
+				out, err := d.Call(t.Context(), tt.op)
+				if !errors.Is(err, tt.want) {
+					t.Fatalf("err = %v, want %v", err, tt.want)
+				}
+				if err == nil && !sameResult(nip.Reply{Outcome: out}, nip.Reply{Outcome: tt.newer}) {
+					t.Errorf("believed %+v", out)
+				}
+			})
+		})
+	}
+}
+
 // A relay's OK is no answer. The reply that it kept back is found by the read
 // of the next try, and the request is not published again for it.
 func TestSilenceThenStoredReply(t *testing.T) {

@@ -167,11 +167,14 @@ func sameResult(a, b nip.Reply) bool {
 }
 
 // repeatable reports whether the host may answer the same request twice with
-// different content: the reads whose replies it does not retain.
+// different content: what it does not retain replies of. A second answer to a
+// piece of a picture shows what arrived since.
 func repeatable(op nip.Operation) bool {
-	switch op.(type) {
-	case nip.TaskList, nip.TaskRead, nip.TaskOriginal:
+	switch op := op.(type) {
+	case nip.TaskList, nip.TaskRead, nip.TaskOriginal, nip.RequestOperation, nip.ArtifactPut:
 		return true
+	case nip.TaskQueueAt:
+		return op.Edit.Action == "list"
 	}
 	return false
 }
