@@ -52,7 +52,9 @@ type RelayHealth struct {
 }
 
 // has reports whether name is one of the relay's.
-func (r RelayHealth) has(name nip.RelayURL) bool { return r.URL == name || slices.Contains(r.Also, name) }
+func (r RelayHealth) has(name nip.RelayURL) bool {
+	return r.URL == name || slices.Contains(r.Also, name)
+}
 
 // Transport is what the host needs of relays; cmd joins it to package relay.
 type Transport interface {

@@ -79,8 +79,16 @@ func verbStatus(_ context.Context, c *Core, _ json.RawMessage, emit func(any) er
 		if err != nil {
 			return err
 		}
-		// Rows that wait for a relay: few, unless one is away for long.
-		s.Devices, s.Outbox = len(recs), tx.Bucket(bucketOutbox).Stats().KeyN
+		var of map[nip.RelayURL]int
+		if s.Outbox, of, err = outboxWaits(tx); err != nil {
+			return err
+		}
+		for i, r := range s.Relays {
+			for _, name := range append([]nip.RelayURL{r.URL}, r.Also...) {
+				s.Relays[i].Waiting += of[name]
+			}
+		}
+		s.Devices = len(recs)
 		s.Journal.Entries, s.Journal.Undecided, err = c.journal.Counts(tx)
 		return err
 	})
