@@ -104,7 +104,8 @@ func invite(t *testing.T, s *tour, ctx context.Context, args ...string) host.Inv
 // TestServeOverTLS: a real host on all addresses, over TLS; a device that trusts
 // the certificate pairs and works through the public name, another does not.
 func TestServeOverTLS(t *testing.T) {
-	s, ctx := stage(t)
+	t.Parallel()
+	s, ctx := hostileStage(t)
 	c := currentCertificate(t)
 	_, port, _ := net.SplitHostPort(freePort(t))
 	url := "wss://localhost:" + port + "/"
@@ -204,7 +205,8 @@ func proxyTLS(t *testing.T, c testCertificate, to string) (port string) {
 // public one unless told, each device works through its own, and each hears what
 // the other does.
 func TestServeBehindAProxy(t *testing.T) {
-	s, ctx := stage(t)
+	t.Parallel()
+	s, ctx := hostileStage(t)
 	c := currentCertificate(t)
 	addr := freePort(t)
 	public := "wss://localhost:" + proxyTLS(t, c, addr) + "/"
@@ -324,7 +326,8 @@ func TestListeningWords(t *testing.T) {
 // TestPlainSaysWhatLeaks: the one way to serve without TLS beyond loopback, and
 // what is printed on it.
 func TestPlainSaysWhatLeaks(t *testing.T) {
-	s, ctx := stage(t)
+	t.Parallel()
+	s, ctx := hostileStage(t)
 	_, port, _ := net.SplitHostPort(freePort(t))
 	p, _ := up(t, s, ctx, "--listen", "0.0.0.0:"+port, "--public-url", "wss://relay.example.com/", "--"+plainFlag)
 	line, _, err := p.await(ctx, 0, "what leaks", isEvent("unencrypted"))
@@ -341,7 +344,8 @@ func TestPlainSaysWhatLeaks(t *testing.T) {
 
 // TestRelayServeOverTLS: the relay alone, over TLS, between a host and a device.
 func TestRelayServeOverTLS(t *testing.T) {
-	s, ctx := stage(t)
+	t.Parallel()
+	s, ctx := hostileStage(t)
 	c := currentCertificate(t)
 	_, port, _ := net.SplitHostPort(freePort(t))
 	url := "wss://localhost:" + port + "/"
