@@ -80,16 +80,18 @@ func relayHints(relays []RelayHealth, own nip.RelayURL, now int64) (hints []nip.
 	var names []string
 	seen := map[nip.RelayURL]bool{}
 	for _, r := range relays {
-		if len(hints) == hintsMost || seen[r.URL] || nip.CheckRelay(r.URL, near) != nil {
-			continue
-		}
-		seen[r.URL] = true
 		status := "unreachable"
 		if r.State == "open" {
 			status = "reachable"
 		}
-		hints = append(hints, nip.Hint{Class: "relay", Transport: "nostr", Address: string(r.URL), Status: status, ObservedAt: now})
-		names = append(names, string(r.URL))
+		for _, name := range append([]nip.RelayURL{r.URL}, r.Also...) {
+			if len(hints) == hintsMost || seen[name] || nip.CheckRelay(name, near) != nil {
+				continue
+			}
+			seen[name] = true
+			hints = append(hints, nip.Hint{Class: "relay", Transport: "nostr", Address: string(name), Status: status, ObservedAt: now})
+			names = append(names, string(name))
+		}
 	}
 	return hints, strings.Join(names, " ")
 }

@@ -22,6 +22,7 @@ package host
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -41,11 +42,18 @@ type Inbound struct {
 
 // RelayHealth is what status shows of one relay.
 type RelayHealth struct {
-	URL           nip.RelayURL `json:"url"`
-	State         string       `json:"state"`
-	Authenticated bool         `json:"authenticated"`
-	Since         int64        `json:"since"`
-	LastError     string       `json:"last_error"`
+	URL           nip.RelayURL   `json:"url"`
+	Also          []nip.RelayURL `json:"also,omitempty"` // further names of the same relay
+	State         string         `json:"state"`
+	Authenticated bool           `json:"authenticated"`
+	Since         int64          `json:"since"`
+	LastError     string         `json:"last_error"`
+	Waiting       int            `json:"waiting"` // events that wait in the outbox for this relay; filled in by status
+}
+
+// has reports whether name is one of the relay's.
+func (r RelayHealth) has(name nip.RelayURL) bool {
+	return r.URL == name || slices.Contains(r.Also, name)
 }
 
 // Transport is what the host needs of relays; cmd joins it to package relay.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"go.etcd.io/bbolt"
 
@@ -78,8 +79,16 @@ func verbStatus(_ context.Context, c *Core, _ json.RawMessage, emit func(any) er
 		if err != nil {
 			return err
 		}
-		// Rows that wait for a relay: few, unless one is away for long.
-		s.Devices, s.Outbox = len(recs), tx.Bucket(bucketOutbox).Stats().KeyN
+		var of map[nip.RelayURL]int
+		if s.Outbox, of, err = outboxWaits(tx); err != nil {
+			return err
+		}
+		for i, r := range s.Relays {
+			for _, name := range append([]nip.RelayURL{r.URL}, r.Also...) {
+				s.Relays[i].Waiting += of[name]
+			}
+		}
+		s.Devices = len(recs)
 		s.Journal.Entries, s.Journal.Undecided, err = c.journal.Counts(tx)
 		return err
 	})
@@ -143,12 +152,7 @@ func verbInvite(ctx context.Context, c *Core, raw json.RawMessage, emit func(any
 
 // on reports whether the host serves on a relay of that name.
 func (h *Host) on(relay nip.RelayURL) bool {
-	for _, r := range h.transport.Relays() {
-		if r.URL == relay {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(h.transport.Relays(), func(r RelayHealth) bool { return r.has(relay) })
 }
 
 // primaryRelay is the relay that devices are invited to.
@@ -169,19 +173,28 @@ func (c *Core) primaryRelay() (nip.RelayURL, error) {
 	return stored, err
 }
 
-// Relay returns the stored primary relay, "" before the first start.
-func (c *Core) Relay() (nip.RelayURL, error) {
+// LocalRelay returns the loopback name of the embedded relay as it was last
+// served, "" before the first start.
+func (c *Core) LocalRelay() (nip.RelayURL, error) {
 	var stored nip.RelayURL
 	err := c.db.View(func(tx *bbolt.Tx) error {
-		stored = nip.RelayURL(tx.Bucket(bucketMeta).Get([]byte("relay")))
+		m := tx.Bucket(bucketMeta)
+		if stored = nip.RelayURL(m.Get([]byte("local_relay"))); stored == "" {
+			stored = nip.RelayURL(m.Get([]byte("relay"))) // of a home that never had two names
+		}
 		return nil
 	})
 	return stored, err
 }
 
-// SetRelay keeps the primary relay and counts the live grants that name
-// another one: they stop working, because a grant pins its relay byte for byte.
-func (c *Core) SetRelay(ctx context.Context, relay nip.RelayURL) (stranded int, err error) {
+// SetRelay keeps the names served, of which the first is for new devices and
+// local is the embedded relay's on this computer ("" keeps the stored one). It
+// counts the live grants that name a relay that is not served: they stop
+// working, because a grant pins its relay byte for byte.
+func (c *Core) SetRelay(ctx context.Context, served []nip.RelayURL, local nip.RelayURL) (stranded int, err error) {
+	if len(served) == 0 {
+		return 0, fmt.Errorf("%w: a host needs a relay", ErrUsage)
+	}
 	err = c.db.Update(ctx, func(tx *bbolt.Tx) error {
 		stranded = 0
 		recs, err := c.activeGrants(tx, c.now())
@@ -189,11 +202,17 @@ func (c *Core) SetRelay(ctx context.Context, relay nip.RelayURL) (stranded int, 
 			return err
 		}
 		for _, r := range recs {
-			if r.Grant.Relay != relay {
+			if !slices.Contains(served, r.Grant.Relay) {
 				stranded++
 			}
 		}
-		return tx.Bucket(bucketMeta).Put([]byte("relay"), []byte(relay))
+		m := tx.Bucket(bucketMeta)
+		if local != "" {
+			if err := m.Put([]byte("local_relay"), []byte(local)); err != nil {
+				return err
+			}
+		}
+		return m.Put([]byte("relay"), []byte(served[0]))
 	})
 	return stranded, err
 }

@@ -15,6 +15,7 @@ import (
 const (
 	publishTimeout  = 15 * time.Second
 	outboxRetry     = 5 * time.Second
+	outboxBackoff   = 3 // doublings of the rest after failures in a row: 40 s at most
 	outboxSenders   = 4
 	outboxBatchRows = 256
 )
@@ -28,9 +29,17 @@ type outboxRow struct {
 	Relay   nip.RelayURL `json:"relay"`
 	Until   int64        `json:"until"` // Unix seconds; later nobody keeps or reads the event
 	Event   *nip.Event   `json:"event"`
+	Copy    bool         `json:"copy,omitempty"`    // for a relay beside the device's own
+	Reached bool         `json:"reached,omitempty"` // another relay took these bytes
 }
 
-func (r outboxRow) key() string { return string(r.Device) + "/" + r.Stream + "/" + r.Subject }
+func (r outboxRow) key() string {
+	k := string(r.Device) + "/" + r.Stream + "/" + r.Subject
+	if r.Copy {
+		k += "/" + string(r.Relay)
+	}
+	return k
+}
 
 // liveDevices is who may be sent anything, as of this transaction. What was
 // sealed before it for a device that has lost its standing since must not go
@@ -51,7 +60,7 @@ func (h *Host) putLive(ctx context.Context, rows []outboxRow) error {
 		live, err := h.liveDevices(tx)
 		for _, r := range rows {
 			if err == nil && live[r.Device] {
-				err = putOutbox(tx, r)
+				err = h.putEverywhere(tx, r)
 			}
 		}
 		return err
@@ -93,7 +102,10 @@ func removeSent(tx *bbolt.Tx, r outboxRow) error {
 	if err != nil || !found || now.Event.ID != r.Event.ID {
 		return err
 	}
-	return tx.Bucket(bucketOutbox).Delete([]byte(r.key()))
+	if err := tx.Bucket(bucketOutbox).Delete([]byte(r.key())); err != nil {
+		return err
+	}
+	return noteReached(tx, r)
 }
 
 // outboxSender empties the durable outbox: a row leaves only on a relay's OK,
@@ -111,9 +123,10 @@ type outboxSender struct {
 
 // relayOutbox is where one relay stands.
 type relayOutbox struct {
-	busy  bool
-	after string    // the key behind which the next batch starts, so that rows that fail stand before no other
-	rest  time.Time // no batch before this, after one that failed
+	busy   bool
+	after  string    // the key behind which the next batch starts, so that rows that fail stand before no other
+	rest   time.Time // no batch before this, after one that failed
+	failed int       // batches since the last that did not
 }
 
 func (o *outboxSender) wake() { ring(o.bell) }
@@ -280,7 +293,11 @@ func (o *outboxSender) send(ctx context.Context, relay nip.RelayURL, rows []outb
 	st.busy = false
 	st.after = rows[max(next-1, 0)].key()
 	if failed {
-		st.rest = time.Now().Add(o.retry * 9 / 10) // just short of the next tick
+		rest := o.retry << min(st.failed, outboxBackoff)
+		st.rest = time.Now().Add(rest - o.retry/10) // just short of a tick
+		st.failed++
+	} else {
+		st.failed = 0
 	}
 	o.mu.Unlock()
 	if !failed {

@@ -97,7 +97,7 @@ func (h *Host) publish(ctx context.Context, id owner.TaskID) error {
 			if err := putJSON(tx, bucketPublished, key, publishedSummary{Sequence: t.Revision, Until: a.RetainUntil, Event: s.event}); err != nil {
 				return err
 			}
-			if err := putOutbox(tx, outboxRow{Device: s.device, Stream: "summary", Subject: string(t.ID), Relay: s.relay, Until: a.RetainUntil, Event: s.event}); err != nil {
+			if err := h.putEverywhere(tx, outboxRow{Device: s.device, Stream: "summary", Subject: string(t.ID), Relay: s.relay, Until: a.RetainUntil, Event: s.event}); err != nil {
 				return err
 			}
 		}
@@ -176,6 +176,9 @@ func (h *Host) republish(ctx context.Context, devices []nip.PubKey) error {
 	}
 	err = h.db.Update(ctx, func(tx *bbolt.Tx) error {
 		now := h.now()
+		if err := h.dropForeignCopies(tx); err != nil {
+			return err
+		}
 		live, err := h.liveDevices(tx)
 		if err != nil {
 			return err
@@ -193,7 +196,7 @@ func (h *Host) republish(ctx context.Context, devices []nip.PubKey) error {
 				if !found || p.Sequence < r.Revision || p.Until <= now {
 					continue
 				}
-				if err := putOutbox(tx, outboxRow{Device: g.Device, Stream: "summary", Subject: string(r.ID), Relay: g.Relay, Until: p.Until, Event: p.Event}); err != nil {
+				if err := h.putEverywhere(tx, outboxRow{Device: g.Device, Stream: "summary", Subject: string(r.ID), Relay: g.Relay, Until: p.Until, Event: p.Event}); err != nil {
 					return err
 				}
 			}

@@ -94,7 +94,7 @@ type Status struct {
 		Entries   int `json:"entries"`
 		Undecided int `json:"undecided"`
 	} `json:"journal"`
-	Outbox int `json:"outbox"`
+	Outbox int `json:"outbox"` // publications that no relay took yet
 	Policy struct {
 		Enabled bool   `json:"enabled"`
 		Fault   string `json:"fault,omitempty"`

@@ -61,7 +61,13 @@ func writeStatus(w io.Writer, home string, st host.Status) {
 		if r.LastError != "" && r.State != "open" {
 			note += " (" + r.LastError + ")"
 		}
+		if r.Waiting > 0 {
+			note += fmt.Sprintf(", %d events wait for it", r.Waiting)
+		}
 		fmt.Fprintf(w, "  relay    %s %s%s\n", r.URL, r.State, note)
+		for _, name := range r.Also {
+			fmt.Fprintf(w, "           also %s\n", name)
+		}
 	}
 	fmt.Fprintf(w, "  devices  %d active\n  tasks    %s\n  journal  %d entries, %d undecided\n", st.Devices, counts(st.Tasks), st.Journal.Entries, st.Journal.Undecided)
 	switch {

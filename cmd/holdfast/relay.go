@@ -9,17 +9,19 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
-	"holdfast/nip"
 	"holdfast/relay/embedded"
 )
 
 func relayCommand(g *globals) *cobra.Command {
 	c := &cobra.Command{Use: "relay", Short: "The embedded relay alone"}
-	var listen string
+	var o listening
 	serve := &cobra.Command{
 		Use: "serve", Short: "Serve the relay without a host", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			ln, err := listenLoopback(listen)
+			if err := o.check(); err != nil {
+				return err
+			}
+			ln, err := o.open(defaultListen)
 			if err != nil {
 				return err
 			}
@@ -28,18 +30,25 @@ func relayCommand(g *globals) *cobra.Command {
 			if err := os.MkdirAll(dir, 0o700); err != nil {
 				return fmt.Errorf("make the relay's folder: %w", err)
 			}
-			name := nip.RelayURL("ws://" + ln.Addr().String() + "/")
-			r, err := embedded.Open(embedded.Options{Path: filepath.Join(dir, "relay.db"), Name: name, Now: time.Now, Log: g.log})
+			names := o.names(ln)
+			r, err := embedded.Open(embedded.Options{
+				Path: filepath.Join(dir, "relay.db"), Name: names[0], Also: names[1:], AllowPlain: o.plain, Now: time.Now, Log: g.log,
+			})
 			if err != nil {
 				return err
 			}
 			out := &printer{g: g}
-			out.line(map[string]any{"event": "ready", "relay": name}, "relay serves "+string(name)+"; stop: Ctrl-C")
+			out.plain(o)
+			text := "relay serves " + string(names[0]) + "; stop: Ctrl-C"
+			if o.public != "" {
+				text += "\nwhoever reaches it may use it: it keeps 30 days, at most 64 MiB for each recipient"
+			}
+			out.line(map[string]any{"event": "ready", "relay": names[0], "names": names}, text)
 			eg, ctx := errgroup.WithContext(c.Context())
 			eg.Go(func() error { <-ctx.Done(); return r.Close() })
 			eg.Go(func() error { return relayFailure(ctx, r) })
 			eg.Go(func() error {
-				if err := r.Serve(ln); err != nil && ctx.Err() == nil {
+				if err := o.serve(r, ln); err != nil && ctx.Err() == nil {
 					return err
 				}
 				return nil
@@ -47,7 +56,14 @@ func relayCommand(g *globals) *cobra.Command {
 			return eg.Wait()
 		},
 	}
-	serve.Flags().StringVar(&listen, "listen", defaultListen, "loopback address")
+	o.flags(serve)
 	c.AddCommand(serve)
 	return c
+}
+
+// plain says what a relay without TLS on the network leaks, where this is one.
+func (p *printer) plain(o listening) {
+	if o.plain {
+		p.line(map[string]any{"event": "unencrypted", "listen": o.listen, "why": plainLeaks}, "the relay listens unencrypted on "+o.listen+":\n"+plainLeaks+"\n")
+	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,18 +24,20 @@ const (
 type links struct {
 	self     nip.PubKey
 	embedded *embedded.Relay // nil without one
+	own      []nip.RelayURL  // its names, the first for new devices; fixed before start
 	list     []relay.Link    // the primary first; fixed after start
 	known    []*relay.Subscription
 	inbound  chan host.Inbound
 	stop     chan struct{}
 	pumps    sync.WaitGroup
+	gaps     *gapBook
 
 	// authors is the owner and the active devices, replaced whole.
 	authors atomic.Pointer[map[nip.PubKey]bool]
 }
 
 func newLinks(self nip.PubKey) *links {
-	l := &links{self: self, inbound: make(chan host.Inbound, inboundRoom), stop: make(chan struct{})}
+	l := &links{self: self, inbound: make(chan host.Inbound, inboundRoom), stop: make(chan struct{}), gaps: newGapBook()}
 	l.authors.Store(&map[nip.PubKey]bool{})
 	return l
 }
@@ -44,7 +47,7 @@ func newLinks(self nip.PubKey) *links {
 func (l *links) start(list []relay.Link) {
 	l.list = list
 	for _, link := range list {
-		known := link.Subscribe("known", func(now time.Time) []nip.Filter {
+		known := link.Subscribe(knownSub, func(now time.Time) []nip.Filter {
 			var keys []string
 			for k := range *l.authors.Load() {
 				keys = append(keys, string(k))
@@ -57,7 +60,35 @@ func (l *links) start(list []relay.Link) {
 		l.known = append(l.known, known)
 		l.pumps.Go(func() { l.pump(known, true) })
 		l.pumps.Go(func() { l.pump(strangers, false) })
+		l.pumps.Go(func() { l.firstHeard(known, l.names(link)) })
 	}
+	l.pumps.Go(func() { l.gaps.run(l.stop) })
+}
+
+// names lists the names of a link's relay, the first for new devices.
+func (l *links) names(link relay.Link) []nip.RelayURL {
+	if len(l.own) > 0 && link.URL() == l.own[0] {
+		return l.own
+	}
+	return []nip.RelayURL{link.URL()}
+}
+
+// served lists all names, the one for new devices first.
+func (l *links) served() (out []nip.RelayURL) {
+	for _, link := range l.list {
+		out = append(out, l.names(link)...)
+	}
+	return out
+}
+
+// on returns the link to the relay of that name, nil where there is none.
+func (l *links) on(name nip.RelayURL) relay.Link {
+	for _, link := range l.list {
+		if slices.Contains(l.names(link), name) {
+			return link
+		}
+	}
+	return nil
 }
 
 // filter reads a minute back: that covers every request that can still be
@@ -98,10 +129,8 @@ func (l *links) Authors(keys []nip.PubKey) {
 }
 
 func (l *links) Publish(ctx context.Context, name nip.RelayURL, ev *nip.Event) error {
-	for _, link := range l.list {
-		if link.URL() == name {
-			return link.Publish(ctx, ev)
-		}
+	if link := l.on(name); link != nil {
+		return link.Publish(ctx, ev)
 	}
 	return fmt.Errorf("this host is not on relay %s", name)
 }
@@ -111,7 +140,7 @@ func (l *links) Relays() []host.RelayHealth {
 	for _, link := range l.list {
 		h := link.Health()
 		out = append(out, host.RelayHealth{
-			URL: h.URL, State: h.State, Authenticated: h.Authenticated, Since: h.Since.Unix(), LastError: h.LastError,
+			URL: h.URL, Also: l.names(link)[1:], State: h.State, Authenticated: h.Authenticated, Since: h.Since.Unix(), LastError: h.LastError,
 		})
 	}
 	return out

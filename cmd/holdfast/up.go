@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/mdp/qrterminal/v3"
 	"github.com/spf13/cobra"
 
 	"holdfast/host"
@@ -20,7 +19,7 @@ import (
 
 func addServeFlags(c *cobra.Command, o *serveOptions) {
 	c.Flags().StringArrayVar(&o.relays, "relay", nil, "also serve on this relay (wss://...); repeatable")
-	c.Flags().StringVar(&o.listen, "listen", "", "loopback address of the embedded relay (default 127.0.0.1:7447)")
+	o.flags(c)
 }
 
 func upCommand(g *globals) *cobra.Command {
@@ -147,9 +146,11 @@ func (g *globals) serve(ctx context.Context, o serveOptions, invite bool, demo s
 		return err
 	}
 	err = p.run(ctx, func() error {
-		primary := p.links.Relays()[0].URL
-		out.line(map[string]any{"event": "ready", "host": p.core.Self(), "owner": p.core.Owner(), "relay": primary, "app": nil},
-			g.greeting(p, primary, demo))
+		names := p.links.served()
+		primary := names[0]
+		out.plain(o.listening)
+		out.line(map[string]any{"event": "ready", "host": p.core.Self(), "owner": p.core.Owner(), "relay": primary, "relays": names, "app": nil},
+			g.greeting(p, names, demo))
 		if !invite {
 			return nil
 		}
@@ -161,7 +162,7 @@ func (g *globals) serve(ctx context.Context, o serveOptions, invite bool, demo s
 			return nil
 		}
 		out.line(map[string]any{"event": "invitation", "invitation": inv.ID, "code": code, "expires_at": inv.ExpiresAt, "relay": inv.Relay},
-			invitationText(code, inv.Relay))
+			invitationText(code, inv.Relay, names))
 		return nil
 	})
 	p.host.Wait(time.Second)
@@ -191,11 +192,14 @@ func (g *globals) sayRunning(out *printer) {
 	}
 }
 
-func (g *globals) greeting(p *parts, primary nip.RelayURL, demo string) string {
+func (g *globals) greeting(p *parts, names []nip.RelayURL, demo string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "holdfast %s serves\n\n  home   %s\n  host   %s\n  relay  %s\n", version, g.home, p.core.Self(), primary)
+	fmt.Fprintf(&b, "holdfast %s serves\n\n  home   %s\n  host   %s\n", version, g.home, p.core.Self())
+	for _, n := range names {
+		fmt.Fprintf(&b, "  relay  %s\n", n)
+	}
 	if p.stranded > 0 {
-		fmt.Fprintf(&b, "\n  %d paired device(s) know another relay address and cannot reach this one; pair them again with holdfast invite\n", p.stranded)
+		fmt.Fprintf(&b, "\n  %d paired device(s) know another relay address, which is not served; pair them again with holdfast invite\n", p.stranded)
 	}
 	if demo != "" {
 		fmt.Fprintf(&b, "\n%s\n", demo)
@@ -203,22 +207,36 @@ func (g *globals) greeting(p *parts, primary nip.RelayURL, demo string) string {
 	return b.String()
 }
 
-// invitationText shows the code and says, honestly, who can use it.
-func invitationText(code string, relay nip.RelayURL) string {
+// invitationText shows the code and says, honestly, who can use it. served is
+// what the host serves on, as far as it is known here.
+func invitationText(code string, relay nip.RelayURL, served []nip.RelayURL) string {
 	var b strings.Builder
 	b.WriteString("pair a device within five minutes with this code:\n\n")
-	qrterminal.GenerateWithConfig(code, qrterminal.Config{
-		Level: qrterminal.L, Writer: &b, HalfBlocks: true, QuietZone: 1,
-		BlackChar: qrterminal.BLACK_BLACK, WhiteBlackChar: qrterminal.WHITE_BLACK,
-		WhiteChar: qrterminal.WHITE_WHITE, BlackWhiteChar: qrterminal.BLACK_WHITE,
-	})
+	writeQR(&b, code)
 	fmt.Fprintf(&b, "\n  %s\n\n", code)
-	if strings.HasPrefix(string(relay), "wss://") {
+	near := func(r nip.RelayURL) bool { return nip.CheckRelay(r, false) != nil }
+	other := func(want bool) nip.RelayURL {
+		for _, r := range served {
+			if near(r) == want {
+				return r
+			}
+		}
+		return ""
+	}
+	if !near(relay) {
 		b.WriteString("it works for any device that reaches " + string(relay) + "\n")
+		if r := other(true); r != "" {
+			b.WriteString("for a device on this computer: holdfast invite --relay " + string(r) + "\n")
+		}
 	} else {
 		b.WriteString("it works for devices on this computer only (the relay is a loopback address):\n" +
-			"  holdfast device init && holdfast device pair --allow-loopback CODE\n" +
-			"for a phone, serve on a relay that it can reach: holdfast up --relay wss://RELAY/, then holdfast invite --relay wss://RELAY/\n")
+			"  holdfast device init && holdfast device pair --allow-loopback CODE\n")
+		if r := other(false); r != "" {
+			b.WriteString("for a phone: holdfast invite --relay " + string(r) + "\n")
+		} else {
+			b.WriteString("for a phone, serve on a relay that it can reach: holdfast up --relay wss://RELAY/, then holdfast invite --relay wss://RELAY/,\n" +
+				"or give this one a name: holdfast up --public-url wss://NAME/ behind a TLS proxy, or with --listen, --tls-cert and --tls-key\n")
+		}
 	}
 	b.WriteString("another code later: holdfast invite          stop: Ctrl-C\n")
 	return b.String()
@@ -238,7 +256,7 @@ func inviteCommand(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return g.emit(inv, func(w io.Writer) { fmt.Fprint(w, invitationText(inv.Code, inv.Relay)) })
+			return g.emit(inv, func(w io.Writer) { fmt.Fprint(w, invitationText(inv.Code, inv.Relay, nil)) })
 		},
 	}
 	c.Flags().StringVar(&rights, "rights", "standard", "standard, pairing, or a list such as observe,operate")

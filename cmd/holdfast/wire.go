@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"github.com/nbd-wtf/go-nostr"
@@ -19,12 +18,10 @@ import (
 	"holdfast/relay/embedded"
 )
 
-const defaultListen = "127.0.0.1:7447"
-
 // serveOptions are the words of up and serve.
 type serveOptions struct {
+	listening
 	relays  []string
-	listen  string
 	noRelay bool
 }
 
@@ -33,10 +30,11 @@ func (o *serveOptions) check() error {
 	if o.noRelay && len(o.relays) == 0 {
 		return usage("--no-relay needs at least one --relay URL")
 	}
-	if o.listen != "" {
-		if err := checkLoopback(o.listen); err != nil {
-			return err
-		}
+	if o.noRelay && o.listening != (listening{}) {
+		return usage("--no-relay leaves no embedded relay to listen or to have a name")
+	}
+	if err := o.listening.check(); err != nil {
+		return err
 	}
 	seen := map[string]bool{}
 	for _, u := range o.relays {
@@ -45,6 +43,9 @@ func (o *serveOptions) check() error {
 		}
 		if seen[u] {
 			return usage("--relay %s is named twice", u)
+		}
+		if u == o.public {
+			return usage("--public-url %s is the embedded relay's own name; --relay names others", u)
 		}
 		seen[u] = true
 	}
@@ -55,11 +56,12 @@ func (o *serveOptions) check() error {
 // path: relays bring events in and take them out, the core decides.
 type parts struct {
 	core     *host.Core
+	opts     serveOptions
 	embedded *embedded.Relay
 	listener net.Listener
 	links    *links
 	host     *host.Host
-	stranded int // live grants that name another relay than the primary
+	stranded int // live grants that name a relay that is not served
 }
 
 // build opens the home and joins the parts. Nothing is served yet.
@@ -71,28 +73,30 @@ func (g *globals) build(ctx context.Context, o serveOptions, onEvent func(host.E
 	if err != nil {
 		return nil, err
 	}
-	p := &parts{core: core, links: newLinks(core.Self())}
+	p := &parts{core: core, opts: o, links: newLinks(core.Self())}
 	defer func() {
 		if err != nil {
 			p.close()
 		}
 	}()
 	var list []relay.Link
-	primary := nip.RelayURL("")
+	var served []nip.RelayURL
+	local := nip.RelayURL("")
 	if !o.noRelay {
-		if primary, err = p.openEmbedded(g, o); err != nil {
+		if served, local, err = p.openEmbedded(g); err != nil {
 			return nil, err
 		}
+		p.links.own = served
 		list = append(list, p.embedded.Local(core.Self()))
 	}
 	for _, u := range o.relays {
 		url := nip.RelayURL(u)
-		list = append(list, relay.Dial(relay.Options{URL: url, Key: core.RelayKey(), Known: p.links.isKnown, Log: g.log, Now: time.Now}))
-		if primary == "" {
-			primary = url
-		}
+		list = append(list, relay.Dial(relay.Options{
+			URL: url, Key: core.RelayKey(), Known: p.links.isKnown, OnGap: p.links.onGap(url), Log: g.log, Now: time.Now,
+		}))
+		served = append(served, url)
 	}
-	if p.stranded, err = core.SetRelay(ctx, primary); err != nil {
+	if p.stranded, err = core.SetRelay(ctx, served, local); err != nil {
 		return nil, err
 	}
 	p.links.start(list)
@@ -100,31 +104,30 @@ func (g *globals) build(ctx context.Context, o serveOptions, onEvent func(host.E
 	return p, nil
 }
 
-// openEmbedded listens and opens the relay's store. The name that devices
-// authenticate with is the address it listens on, stored at the first run.
-func (p *parts) openEmbedded(g *globals, o serveOptions) (nip.RelayURL, error) {
-	addr := o.listen
-	if addr == "" {
-		stored, err := p.core.Relay()
-		if err != nil {
-			return "", err
-		}
-		if addr = loopbackAddress(stored); addr == "" {
-			addr = defaultListen
-		}
-	}
-	ln, err := listenLoopback(addr)
+// openEmbedded listens and opens the relay's store. It returns the names that
+// devices may authenticate with, the first for new ones. local is the loopback
+// one, from which the next start takes its address.
+func (p *parts) openEmbedded(g *globals) (names []nip.RelayURL, local nip.RelayURL, err error) {
+	stored, err := p.core.LocalRelay()
 	if err != nil {
-		return "", err
+		return nil, "", err
+	}
+	addr := loopbackAddress(stored)
+	if addr == "" {
+		addr = defaultListen
+	}
+	ln, err := p.opts.open(addr)
+	if err != nil {
+		return nil, "", err
 	}
 	p.listener = ln
-	name := nip.RelayURL("ws://" + ln.Addr().String() + "/")
+	names = p.opts.names(ln)
 	p.links.embedded, err = embedded.Open(embedded.Options{
-		Path: filepath.Join(g.home, "relay", "relay.db"), Name: name, Class: p.links.class,
-		Served: func(k nip.PubKey) bool { return k == p.core.Self() }, Now: time.Now, Log: g.log,
+		Path: filepath.Join(g.home, "relay", "relay.db"), Name: names[0], Also: names[1:], Class: p.links.class,
+		Served: func(k nip.PubKey) bool { return k == p.core.Self() }, AllowPlain: p.opts.plain, Now: time.Now, Log: g.log,
 	})
 	p.embedded = p.links.embedded
-	return name, err
+	return names, p.opts.local(ln), err
 }
 
 // loopbackAddress is the listen address inside a ws:// name of this machine.
@@ -137,38 +140,12 @@ func loopbackAddress(name nip.RelayURL) string {
 	return s[len(prefix) : len(s)-1]
 }
 
-// checkLoopback refuses every address that other machines could reach.
-func checkLoopback(addr string) error {
-	hostPart, _, err := net.SplitHostPort(addr)
-	if err != nil {
-		return usage("--listen %s: %s", addr, err)
-	}
-	if ip := net.ParseIP(hostPart); ip == nil || !ip.IsLoopback() {
-		return usage("--listen %s: only a literal loopback address such as 127.0.0.1:7447; another machine needs a wss:// relay (--relay)", addr)
-	}
-	return nil
-}
-
-func listenLoopback(addr string) (net.Listener, error) {
-	if err := checkLoopback(addr); err != nil {
-		return nil, err
-	}
-	ln, err := net.Listen("tcp", addr)
-	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, &cliError{Exit: exitBusy, Code: "port_in_use", Message: "something already listens on " + addr, Hint: "stop it, or choose another with --listen 127.0.0.1:PORT"}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", addr, err)
-	}
-	return ln, nil
-}
-
 // run serves until ctx ends or a part fails.
 func (p *parts) run(ctx context.Context, ready func() error) error {
 	g, ctx := errgroup.WithContext(ctx)
 	if p.embedded != nil {
 		g.Go(func() error {
-			if err := p.embedded.Serve(p.listener); err != nil && ctx.Err() == nil {
+			if err := p.opts.serve(p.embedded, p.listener); err != nil && ctx.Err() == nil {
 				return fmt.Errorf("embedded relay: %w", err)
 			}
 			return nil

@@ -196,6 +196,12 @@ func (c *HostileConn) Close(code int, reason string) {
 // Hang neither reads nor writes until the test ends.
 func (c *HostileConn) Hang() { <-c.ctx.Done() }
 
+// Drop ends the connection without a close frame, from any goroutine.
+func (c *HostileConn) Drop() { c.drop() }
+
+// Done is closed when the client is gone, or the script returned.
+func (c *HostileConn) Done() <-chan struct{} { return c.ctx.Done() }
+
 // Drain reads and ignores until the client is gone.
 func (c *HostileConn) Drain() {
 	for {
