@@ -8,6 +8,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"holdfast/internal/commit"
 	"holdfast/nip"
 )
 
@@ -21,7 +22,7 @@ type scene struct {
 func (s *scene) try(what string, fn func() error) {
 	s.r.t.Helper()
 	err := fn()
-	if errors.Is(err, errCrash) {
+	if errors.Is(err, errCrash) || errors.Is(err, commit.ErrPoisoned) {
 		s.r.restart()
 		// The host settles every task with undecided entries at its start.
 		if err := s.r.Evaluate(context.Background(), task(0)); err != nil {
@@ -88,40 +89,49 @@ func (s *scene) play() {
 	s.send(0, stop)
 }
 
+func newScene(r *rig) *scene {
+	r.tasks.add(task(0), TaskView{Phase: PhaseRunning, Revision: 5, TurnStart: 5, Steering: Steering{Emulate: true}})
+	return &scene{r: r, answered: make(map[nip.CommandID]string)}
+}
+
+// told is the story's end: the task's effects in their order, and every command
+// as it stands, each with a receipt, in a journal that verifies.
+func (s *scene) told() string {
+	s.r.t.Helper()
+	s.r.check()
+	out := ""
+	for _, e := range s.r.tasks.tasks[task(0)].effects {
+		out += e + "\n"
+	}
+	s.r.view(func(tx *bbolt.Tx) error {
+		for i := 1; i <= 5; i++ {
+			for d := range 2 {
+				e, known, err := s.r.Journal.Get(tx, Key{Principal: device(d), Kind: KindCommand, ID: string(id(i))})
+				if err != nil {
+					return err
+				}
+				if known {
+					out += fmt.Sprintf("%d: %s %q\n", i, short(e), e.Text)
+					if s.answered[e.Command.ID] == "" {
+						s.r.t.Errorf("command %d has no receipt", i)
+					}
+				}
+			}
+		}
+		return nil
+	})
+	return out
+}
+
 // TestCrashLoop dies before and after the N-th transaction or apply, for every
 // N, and compares the end with an undisturbed run: every command took effect at
 // most once, in the same order, and every receipt still holds.
 func TestCrashLoop(t *testing.T) {
 	tell := func(at int, after bool) (string, int) {
-		r := newRig(t)
-		r.tasks.add(task(0), TaskView{Phase: PhaseRunning, Revision: 5, TurnStart: 5, Steering: Steering{Emulate: true}})
-		s := &scene{r: r, answered: make(map[nip.CommandID]string)}
-		r.store.arm(at, after)
+		s := newScene(newRig(t))
+		s.r.store.arm(at, after)
 		s.play()
-		steps := r.store.steps
-		r.check()
-		out := ""
-		for _, e := range r.tasks.tasks[task(0)].effects {
-			out += e + "\n"
-		}
-		r.view(func(tx *bbolt.Tx) error {
-			for i := 1; i <= 5; i++ {
-				for d := range 2 {
-					e, known, err := r.Journal.Get(tx, Key{Principal: device(d), Kind: KindCommand, ID: string(id(i))})
-					if err != nil {
-						return err
-					}
-					if known {
-						out += fmt.Sprintf("%d: %s %q\n", i, short(e), e.Text)
-						if s.answered[e.Command.ID] == "" {
-							t.Errorf("crash at %d, %v: command %d has no receipt", at, after, i)
-						}
-					}
-				}
-			}
-			return nil
-		})
-		return out, steps
+		return s.told(), s.r.store.steps
 	}
 	want, steps := tell(0, false)
 	if steps < 15 {

@@ -20,7 +20,10 @@ import (
 	"holdfast/nip"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// The goroutine that answers for a failing disk lives as long as its child.
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("holdfast/internal/diskfault.(*Disk).serve"))
+}
 
 // start is the time at which every test begins.
 const start = int64(1_790_000_000)
@@ -55,9 +58,14 @@ func entryFor(s Sender, c nip.Command) Entry {
 var errCrash = errors.New("the process died here")
 
 // store is bbolt without its syncs, with a switch that kills the process
-// before or after a chosen transaction. What was committed stays.
+// before or after a chosen transaction. What was committed stays. With open, it
+// is what open returns at every restart.
 type store struct {
-	db *bbolt.DB
+	db interface {
+		Update(fn func(tx *bbolt.Tx) error) error
+		View(fn func(tx *bbolt.Tx) error) error
+	}
+	open func() // sets db anew
 
 	mu      sync.Mutex // guards what follows
 	updates int
@@ -292,8 +300,10 @@ type rig struct {
 	revoked map[Sender]bool
 }
 
-func newRig(t testing.TB) *rig {
-	r := &rig{t: t, store: newStore(t), clock: start, revoked: make(map[Sender]bool)}
+func newRig(t testing.TB) *rig { return newRigOver(t, newStore(t)) }
+
+func newRigOver(t testing.TB, s *store) *rig {
+	r := &rig{t: t, store: s, clock: start, revoked: make(map[Sender]bool)}
 	r.tasks = newTasks(r.store)
 	r.restart()
 	return r
@@ -302,6 +312,9 @@ func newRig(t testing.TB) *rig {
 // restart is a new process over the same disk and tasks.
 func (r *rig) restart() {
 	r.store.arm(0, false)
+	if r.store.open != nil {
+		r.store.open()
+	}
 	r.Evaluator = &Evaluator{
 		DB: r.store, Tasks: r.tasks,
 		Standing: func(_ *bbolt.Tx, s Sender, _ int64) bool {

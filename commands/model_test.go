@@ -13,6 +13,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"holdfast/commands"
+	"holdfast/internal/commit"
 	"holdfast/nip"
 	"holdfast/queue"
 )
@@ -76,7 +77,8 @@ var errDied = errors.New("the process died here")
 
 // machine is the disk and the tasks under the system: what survives a crash.
 type machine struct {
-	db       *bbolt.DB
+	db       *commit.DB
+	open     func() (*commit.DB, error)
 	tasks    map[nip.TaskID]*world
 	ledger   map[string]answer // store command ID -> what it did: the same bytes do nothing more
 	blind    bool              // View fails
@@ -112,12 +114,27 @@ func (m *machine) step(fn func() error) error {
 
 func (m *machine) Update(_ context.Context, fn func(tx *bbolt.Tx) error) error {
 	return m.step(func() error {
-		err := m.db.Update(fn)
+		err := m.write(fn)
 		if err == nil {
 			m.commits++
 		}
 		return err
 	})
+}
+
+// write is a transaction that no crash meets.
+func (m *machine) write(fn func(tx *bbolt.Tx) error) error { return m.db.Update(bg, fn) }
+
+// reopen is what a new process finds: everything that was committed, read back
+// from the file.
+func (m *machine) reopen() (err error) {
+	if m.db != nil {
+		if err := m.db.Close(); err != nil {
+			return err
+		}
+	}
+	m.db, err = m.open()
+	return err
 }
 
 func (m *machine) View(fn func(tx *bbolt.Tx) error) error {

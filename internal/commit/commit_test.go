@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	}
 	// bbolt's own scan of a damaged file may leave its goroutine behind; the
 	// tests that damage files meet the damage before it.
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("holdfast/internal/diskfault.(*Disk).serve"))
 }
 
 var (

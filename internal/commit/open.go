@@ -67,12 +67,17 @@ func Open(path string, o Options) (*DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open store %s: %w", path, err)
 	}
+	return start(bolt, path)
+}
+
+// start makes a DB of an open file and starts its committer.
+func start(bolt *bbolt.DB, path string) (*DB, error) {
 	d := &DB{
 		bolt: bolt, path: path,
 		requests: make(chan *request), closing: make(chan struct{}),
 		done: make(chan struct{}), poisoned: make(chan struct{}),
 	}
-	err = bolt.View(func(tx *bbolt.Tx) error { d.durable.Store(int64(tx.ID())); return nil })
+	err := bolt.View(func(tx *bbolt.Tx) error { d.durable.Store(int64(tx.ID())); return nil })
 	if err != nil {
 		bolt.Close()
 		return nil, fmt.Errorf("open store %s: %w", path, err)
@@ -178,8 +183,11 @@ func viewHeader(bolt *bbolt.DB, o Options) error {
 }
 
 // openBolt also returns bbolt's own descriptor, which lives as long as the DB.
-func openBolt(path string, o Options) (bolt *bbolt.DB, file *os.File, err error) {
-	bo := boltOptions(o, 0)
+func openBolt(path string, o Options) (*bbolt.DB, *os.File, error) {
+	return openGuarded(path, boltOptions(o, 0))
+}
+
+func openGuarded(path string, bo *bbolt.Options) (bolt *bbolt.DB, file *os.File, err error) {
 	inner := bo.OpenFile
 	bo.OpenFile = func(name string, flag int, mode os.FileMode) (*os.File, error) {
 		var err error

@@ -1,0 +1,52 @@
+// Package diskfault makes the disk of this very process fail, for tests of what
+// is left behind.
+//
+// Its nouns are the Disk, which sees every call that writes, sizes or syncs a
+// file, and the Plan: which of those calls fails, and how. bbolt offers no seam
+// for this, so the calls are caught below it: a seccomp filter hands pwrite64,
+// ftruncate, fsync and fdatasync to a goroutine of the same process, which lets
+// them pass, answers them itself, or undoes what was written. The filter cannot
+// be taken off again, so a test does this in a child process that runs nothing
+// else.
+//
+// A sync below the watched folder is answered without being carried out: what
+// was written before it counts as durable from then on, and the kernel keeps it
+// anyway. What was written since is what a power cut takes back. Names are not
+// watched: a rename is durable at once.
+//
+// Begin and End may be called from one goroutine at a time; the watched calls
+// may come from any. Linux 5.9 or later, on amd64 and arm64; Install says so
+// elsewhere. Nothing of the product imports this package.
+package diskfault
+
+// Kind is how a call fails.
+type Kind uint8
+
+const (
+	None  Kind = iota
+	Error      // the call does nothing and answers EIO; the disk works again at once
+	// Short writes the first half; what wants to write the rest gets ENOSPC.
+	// Another call answers EIO.
+	Short
+	// Kill does nothing and answers EIO, as does everything after it: the
+	// process is gone, and the kernel keeps what was written.
+	Kill
+	// PowerCut is Kill, and what was not synced is lost.
+	PowerCut
+	// Torn is PowerCut of a disk that had written some of it, out of order: the
+	// first half of the call itself and every second one before it stay.
+	Torn
+)
+
+// Kinds are all ways to fail.
+var Kinds = []Kind{Error, Short, Kill, PowerCut, Torn}
+
+func (k Kind) String() string {
+	return [...]string{"none", "error", "short write", "kill", "power cut", "torn power cut"}[k]
+}
+
+// Plan is one failure: the At-th call from Begin, counted from 1, fails.
+type Plan struct {
+	Kind Kind
+	At   int
+}
