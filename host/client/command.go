@@ -16,7 +16,8 @@ import (
 // acceptance; on every other error the command stays in the outbox.
 //
 // Earlier commands for the same task that still wait go first, because the host
-// runs commands in the order they arrive. An interrupt overtakes them.
+// runs commands in the order they arrive. An interrupt overtakes them. Nothing
+// overtakes the create of its task: before it the host knows no such task.
 func (d *Device) Command(ctx context.Context, c nip.Command) (nip.Command, nip.Outcome, error) {
 	p, err := d.peer()
 	if err != nil {
@@ -42,13 +43,17 @@ func (d *Device) Command(ctx context.Context, c nip.Command) (nip.Command, nip.O
 	if err != nil {
 		return c, nil, err
 	}
-	queue := []row{own}
-	if c.Action != nip.Interrupt {
-		if queue, err = d.ahead(own, c.Task); err != nil {
-			return c, nil, err
-		}
+	queue, err := d.ahead(own, c)
+	if err != nil {
+		return c, nil, err
 	}
 	for _, r := range queue {
+		if _, ok := r.command(); !ok {
+			if err := d.finishCreate(ctx, r); err != nil {
+				return c, nil, fmt.Errorf("earlier create %s: %w", r.id(), err)
+			}
+			continue
+		}
 		out, err := d.sendUntil(ctx, r)
 		if r.seq == own.seq {
 			return c, out, err
@@ -61,15 +66,23 @@ func (d *Device) Command(ctx context.Context, c nip.Command) (nip.Command, nip.O
 	return c, nil, fmt.Errorf("command %s: %w", c.ID, errGone)
 }
 
-// ahead returns the waiting commands of a task up to and with own.
-func (d *Device) ahead(own row, task nip.TaskID) ([]row, error) {
+// ahead returns what waits for the task of c and goes before it, up to and with
+// own, the row of c.
+func (d *Device) ahead(own row, c nip.Command) ([]row, error) {
 	rows, err := d.store.rows()
 	if err != nil {
 		return nil, err
 	}
 	var list []row
 	for _, r := range rows {
-		if c, ok := r.command(); ok && c.Task == task && r.Host == own.Host && r.seq < own.seq {
+		if r.Host != own.Host || r.seq >= own.seq {
+			continue
+		}
+		earlier, ok := r.command()
+		switch {
+		case !ok && string(r.Request) == string(c.Task):
+			list = append(list, r)
+		case ok && earlier.Task == c.Task && c.Action != nip.Interrupt:
 			list = append(list, r)
 		}
 	}
@@ -98,7 +111,7 @@ func (d *Device) sendRow(ctx context.Context, r row) (nip.Outcome, error) {
 	}
 	// A crash before this commit sends the command once more and gets the
 	// recorded disposition.
-	if rerr := d.store.removeRow(r); rerr != nil {
+	if rerr := d.store.settle(r, x.Reply); rerr != nil {
 		d.o.Log.Warn().Str("command", r.id()).Err(rerr).Msg("answered command stays in the outbox")
 	}
 	return x.Reply.Outcome, err
