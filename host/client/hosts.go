@@ -19,11 +19,13 @@ const maxHosts = 64
 const recordSuffix = ".json"
 
 // HostRecord is one host that the profile is paired with. Err says why its
-// record proves nothing; then Grant is empty.
+// record proves nothing; then Grant is empty. Hints are the last that the host
+// published to this device, which may be over; nil without any.
 type HostRecord struct {
 	Host  nip.PubKey
 	Grant nip.Grant
 	Err   error
+	Hints *nip.Hints
 }
 
 // ChoiceError is returned where one host of several must be named.
@@ -53,6 +55,9 @@ func (d *Device) Hosts() ([]HostRecord, error) {
 			continue // forgotten meanwhile
 		}
 		r.Grant, r.Err = a.grant, err
+		if r.Hints, err = d.store.hints(h); err != nil {
+			return nil, err
+		}
 		list = append(list, r)
 	}
 	return list, nil
