@@ -60,7 +60,7 @@ func (v *deviceVerbs) read(ctx context.Context, d *client.Device, q taskRead, wa
 	if !unanswered(err) || ctx.Err() != nil || q.cursor != nil {
 		return err
 	}
-	last, found, readErr := lastPage(ctx, d, q)
+	last, found, readErr := lastPage(ctx, d, q, all)
 	if found {
 		return v.emitPublished(d, last, readErr != nil, true)
 	}
@@ -75,7 +75,7 @@ func (v *deviceVerbs) read(ctx context.Context, d *client.Device, q taskRead, wa
 
 // readOffline shows the last published page without a word to the host.
 func (v *deviceVerbs) readOffline(ctx context.Context, d *client.Device, q taskRead) error {
-	last, found, err := lastPage(ctx, d, q)
+	last, found, err := lastPage(ctx, d, q, v.timeout)
 	if found {
 		return v.emitPublished(d, last, err != nil, false)
 	}
@@ -87,9 +87,10 @@ func (v *deviceVerbs) readOffline(ctx context.Context, d *client.Device, q taskR
 }
 
 // lastPage is the last published page of a task, of what the relay has now and
-// of what this device read before. err is why the relay could not be read.
-func lastPage(ctx context.Context, d *client.Device, q taskRead) (last nip.PublishedPage, found bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, refreshWait)
+// of what this device read before. err is why the relay could not be read within
+// wait, which is at most 8 s.
+func lastPage(ctx context.Context, d *client.Device, q taskRead, wait time.Duration) (last nip.PublishedPage, found bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, min(wait, refreshWait))
 	defer cancel()
 	// The words too: they tell whether the task has moved on since the page.
 	if err = d.Refresh(ctx); err == nil {
