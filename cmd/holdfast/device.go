@@ -50,7 +50,7 @@ func deviceCommand(g *globals) *cobra.Command {
 		v.commandVerb(nip.Answer, "answer TASK TEXT", "Answer the question a task waits with"),
 		v.commandVerb(nip.Interrupt, "interrupt TASK [REASON]", "Stop the running turn"),
 		v.heldVerb(), v.tasksVerb(), v.readVerb(), v.originalVerb(), v.watchVerb(),
-		v.callVerb(), v.outboxVerb(), v.hostsVerb(),
+		v.callVerb(), v.outboxVerb(), v.commandsVerb(), v.hostsVerb(),
 		v.inviteVerb(), v.enrollmentsVerb(), v.approveVerb(), v.denyVerb(), v.acceptVerb(),
 		v.simpleVerb("devices", "List the devices of the host", 0, func([]string) (nip.Operation, error) { return nip.DeviceList{}, nil }),
 		v.simpleVerb("workspaces", "List the workspace labels of the host", 0, func([]string) (nip.Operation, error) { return nip.WorkspaceList{}, nil }),
@@ -140,7 +140,7 @@ func deviceError(err error) error {
 		return at(exitUsage, "which_host", "--host KEY; device hosts lists them")
 	case errors.As(err, &refused):
 		return at(exitFailed, string(refused.Code), refusalHint(refused))
-	case errors.As(err, &relayRefused):
+	case errors.As(err, &relayRefused) && !errors.Is(err, client.ErrNoAnswer):
 		return at(exitFailed, "relay_refused", "device outbox shows what waits")
 	case errors.Is(err, client.ErrNoAnswer), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return at(exitUnreachable, "no_answer", "whether the host acted is unknown; device outbox shows what waits")

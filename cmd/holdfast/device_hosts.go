@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -68,6 +69,10 @@ func (v *deviceVerbs) emitHosts(list []client.HostRecord) error {
 			}
 			doc["relay"], doc["owner"], doc["grant"], doc["rights"] = g.Relay, g.Owner, g.ID, g.Rights
 			doc["issued_at"], doc["expires_at"] = g.IssuedAt, g.ExpiresAt
+			doc["hints"], doc["hints_until"] = nil, nil
+			if r.Hints != nil {
+				doc["hints"], doc["hints_until"] = hintDocuments(*r.Hints), r.Hints.ExpiresAt
+			}
 		}
 		docs = append(docs, doc)
 	}
@@ -85,6 +90,9 @@ func (v *deviceVerbs) emitHosts(list []client.HostRecord) error {
 				continue
 			}
 			fmt.Fprintf(w, "%s  %s  until %s  %s\n", r.Host, r.Grant.Relay, clockTime(r.Grant.ExpiresAt), joinRights(r.Grant.Rights))
+			if r.Hints != nil && r.Hints.ExpiresAt > time.Now().Unix() {
+				printHints(w, *r.Hints, "    may be reached by ")
+			}
 		}
 	})
 }

@@ -158,7 +158,7 @@ func (v *deviceVerbs) emitTasks(rows []listedTask, more bool) error {
 	})
 }
 
-// emitUpdate prints one publication on one line.
+// emitUpdate prints a summary, a presence, a grant or hints on one line each.
 func (v *deviceVerbs) emitUpdate(u client.Update) error {
 	if s := u.Summary; s != nil {
 		return v.g.emit(map[string]any{"event": "summary", "task": s.Task, "sequence": s.Sequence, "phase": s.Phase,
@@ -169,6 +169,11 @@ func (v *deviceVerbs) emitUpdate(u client.Update) error {
 	if g := u.Grant; g != nil {
 		return v.g.emit(map[string]any{"event": "grant", "grant": g.ID, "expires_at": g.ExpiresAt}, func(w io.Writer) {
 			fmt.Fprintf(w, "%s  grant renewed, now until %s\n", clockTime(g.IssuedAt), clockTime(g.ExpiresAt))
+		})
+	}
+	if h := u.Hints; h != nil {
+		return v.g.emit(map[string]any{"event": "hints", "hints": hintDocuments(*h), "expires_at": h.ExpiresAt}, func(w io.Writer) {
+			printHints(w, *h, clockTime(h.IssuedAt)+"  the host may be reached by ")
 		})
 	}
 	p := u.Presence

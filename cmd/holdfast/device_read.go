@@ -163,41 +163,42 @@ func readTask(ctx context.Context, d *client.Device, q nip.ReadQuery) (nip.Page,
 func (v *deviceVerbs) readVerb() *cobra.Command {
 	var workspace, cursor string
 	var limit int
+	var offline bool
 	c := &cobra.Command{
 		Use: "read TASK", Short: "Read a page of a task (--cursor takes the next member of the last page)", Args: cobra.ExactArgs(1),
+		Long: "Reads a page of a task from the host. Where the host does not answer within 20 s (or\n" +
+			"--timeout), the last page that it published is shown, and said to be that. The host\n" +
+			"publishes one when a turn ends or asks.",
 		RunE: func(c *cobra.Command, args []string) error {
 			if limit < 1 || limit > 64 {
 				return usage("--limit is 1 to 64")
 			}
-			var next *nip.PageCursor
+			if offline && cursor != "" {
+				return usage("--offline has one page and no cursor")
+			}
+			q := taskRead{task: args[0], label: nip.Label(workspace), limit: limit}
 			if cursor != "" {
 				var err error
-				if next, err = parseCursor(cursor); err != nil {
+				if q.cursor, err = parseCursor(cursor); err != nil {
 					return err
 				}
 			}
-			return v.with(c, v.timeout, func(ctx context.Context, d *client.Device) error {
-				q := nip.ReadQuery{Task: args[0], Limit: limit}
-				if next != nil {
-					q.Workspace, q.Revision, q.Cursor = next.Scope.Workspace, &next.Scope.Revision, next
-				} else {
-					page, err := findTask(ctx, d, args[0], nip.Label(workspace))
-					if err != nil {
-						return err
-					}
-					q.Workspace = page.Scope.Workspace
+			wait := v.timeout
+			if !c.Flags().Changed("timeout") {
+				wait = min(hostWait, v.timeout)
+			}
+			return v.with(c, 0, func(ctx context.Context, d *client.Device) error {
+				if offline {
+					return v.readOffline(ctx, d, q)
 				}
-				page, err := readTask(ctx, d, q)
-				if err != nil {
-					return err
-				}
-				return v.emitOutcome(nip.TaskPage{Task: page})
+				return v.read(ctx, d, q, wait, v.timeout)
 			})
 		},
 	}
 	c.Flags().StringVar(&workspace, "workspace", "", "the task's workspace label (default: look for it)")
 	c.Flags().StringVar(&cursor, "cursor", "", "continue there (JSON)")
 	c.Flags().IntVar(&limit, "limit", 16, "transcript steps, 1 to 64")
+	c.Flags().BoolVar(&offline, "offline", false, "do not ask the host; show the last page that it published")
 	return c
 }
 

@@ -30,6 +30,7 @@ type standIn struct {
 	key   nip.SecretKey
 	owner nip.SecretKey
 	link  relay.Link
+	stop  func() // ends it and its relay; calling it again does nothing
 
 	mu     sync.Mutex // guards what follows
 	left   int64      // seconds that the next grant has left of its day; 0 is all of them
@@ -63,12 +64,13 @@ func newStandIn(t *testing.T) *standIn {
 			s.handle(del.Event)
 		}
 	}()
-	t.Cleanup(func() {
+	s.stop = sync.OnceFunc(func() {
 		s.link.Close()
 		<-done
 		r.Close()
 		<-served
 	})
+	t.Cleanup(s.stop)
 	return s
 }
 

@@ -17,7 +17,8 @@ import (
 // a new one which the holder of a key elsewhere never signed is forgotten.
 //
 // Earlier commands for the same task that still wait go first, because the host
-// runs commands in the order they arrive. An interrupt overtakes them.
+// runs commands in the order they arrive. An interrupt overtakes them. Nothing
+// overtakes the create of its task: before it the host knows no such task.
 func (d *Device) Command(ctx context.Context, c nip.Command) (nip.Command, nip.Outcome, error) {
 	p, err := d.peer()
 	if err != nil {
@@ -44,13 +45,17 @@ func (d *Device) Command(ctx context.Context, c nip.Command) (nip.Command, nip.O
 	if err != nil {
 		return c, nil, err
 	}
-	queue := []row{own}
-	if c.Action != nip.Interrupt {
-		if queue, err = d.ahead(own, c.Task); err != nil {
-			return c, nil, err
-		}
+	queue, err := d.ahead(own, c)
+	if err != nil {
+		return c, nil, err
 	}
 	for _, r := range queue {
+		if _, ok := r.command(); !ok {
+			if err := d.finishCreate(ctx, r); err != nil {
+				return c, nil, fmt.Errorf("earlier create %s: %w", r.id(), err)
+			}
+			continue
+		}
 		out, err := d.sendUntil(ctx, r)
 		if minted && unsigned(err) {
 			// Whoever holds the key did not agree: nobody gave this command, and a
@@ -68,15 +73,23 @@ func (d *Device) Command(ctx context.Context, c nip.Command) (nip.Command, nip.O
 	return c, nil, fmt.Errorf("command %s: %w", c.ID, errGone)
 }
 
-// ahead returns the waiting commands of a task up to and with own.
-func (d *Device) ahead(own row, task nip.TaskID) ([]row, error) {
+// ahead returns what waits for the task of c and goes before it, up to and with
+// own, the row of c.
+func (d *Device) ahead(own row, c nip.Command) ([]row, error) {
 	rows, err := d.store.rows()
 	if err != nil {
 		return nil, err
 	}
 	var list []row
 	for _, r := range rows {
-		if c, ok := r.command(); ok && c.Task == task && r.Host == own.Host && r.seq < own.seq {
+		if r.Host != own.Host || r.seq >= own.seq {
+			continue
+		}
+		earlier, ok := r.command()
+		switch {
+		case !ok && string(r.Request) == string(c.Task):
+			list = append(list, r)
+		case ok && earlier.Task == c.Task && c.Action != nip.Interrupt:
 			list = append(list, r)
 		}
 	}
@@ -110,7 +123,7 @@ func (d *Device) sendRow(ctx context.Context, r row) (nip.Outcome, error) {
 	}
 	// A crash before this commit sends the command once more and gets the
 	// recorded disposition.
-	if rerr := d.store.removeRow(r); rerr != nil {
+	if rerr := d.store.settle(r, x.Reply); rerr != nil {
 		d.o.Log.Warn().Str("command", r.id()).Err(rerr).Msg("answered command stays in the outbox")
 	}
 	return x.Reply.Outcome, err

@@ -71,7 +71,11 @@ func (d *Device) settleCreate(ctx context.Context, r row, mint bool) (nip.TaskID
 		return id, fmt.Errorf("whether task %s was made is unknown: %w", id, err)
 	case there:
 		return id, d.store.removeRow(r)
-	case !ended || !mint:
+	case ended && !mint:
+		err := fmt.Errorf("%w: %w", ErrNoAnswer, errNotMade)
+		d.note(r, stateUnknown, err)
+		return id, err
+	case !mint, !ended:
 		if silence == nil {
 			silence = fmt.Errorf("%w: task %s is not there yet", ErrNoAnswer, id)
 			d.note(r, stateUnknown, silence)
@@ -79,6 +83,27 @@ func (d *Device) settleCreate(ctx context.Context, r row, mint bool) (nip.TaskID
 		return id, silence
 	}
 	return d.replaceCreate(ctx, p, r)
+}
+
+// errNotMade is found in the error of a create that the host has signed away,
+// while nobody asked for another in its place.
+var errNotMade = errors.New("the host signed that this create made nothing; sending the outbox makes it anew, under another ID")
+
+// finishCreate brings a create to a signed end before a command of its task: made
+// or refused. A refused one does not hold the command up, to which the host then
+// signs what it has to say.
+func (d *Device) finishCreate(ctx context.Context, r row) error {
+	for {
+		_, err := d.settleCreate(ctx, r, false)
+		var refused *Refused
+		switch {
+		case err == nil, errors.As(err, &refused):
+			return nil
+		case !errors.Is(err, ErrNoAnswer), errors.Is(err, errNotMade), ctx.Err() != nil:
+			return err
+		}
+		pause(ctx, d.pace.again)
+	}
 }
 
 // sendCreate sends the row's own signed request. A silence (first result) keeps

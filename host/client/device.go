@@ -68,10 +68,12 @@ type pace struct {
 	settle time.Duration // after a reply without an OK
 
 	between time.Duration // two tries
+	refused time.Duration // the first wait after a relay that is short of something; it doubles
 	nudge   int64         // seconds between two nudges of one host; 0 leaves none
 }
 
-var defaultPace = pace{try: 12 * time.Second, again: 4 * time.Second, settle: 250 * time.Millisecond, between: 200 * time.Millisecond, nudge: 30}
+var defaultPace = pace{try: 12 * time.Second, again: 4 * time.Second, settle: 250 * time.Millisecond, between: 200 * time.Millisecond,
+	refused: time.Second, nudge: 30}
 
 // Init opens the profile dir and makes the folder (0700) and the device's key
 // (0600) where they are absent. An existing key is kept.
@@ -258,6 +260,7 @@ type peer struct {
 // peer returns the paired host with the link to it, dialled at first use.
 func (d *Device) peer() (peer, error) {
 	d.reread()
+	d.relink()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {

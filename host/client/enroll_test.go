@@ -63,18 +63,33 @@ func TestEnrollments(t *testing.T) {
 	}
 }
 
-// A code of another host is no answer to an invitation.
+// A code that says something else than the reply, or leads elsewhere, is no
+// answer to an invitation.
 func TestInviteAnswers(t *testing.T) {
 	d, h, _ := paired(t)
 	for _, tt := range []struct {
-		name string
-		inv  nip.Invitation
-		ok   bool
+		name   string
+		code   func(inv *nip.Invitation) // what the code says beside the reply
+		stated func(out *nip.Invited)
+		ok     bool
 	}{
-		{"the host's own", h.invitation(), true},
-		{"another host's", newHost(t, h.url).invitation(), false},
+		{"the host's own", nil, nil, true},
+		{"another host's", func(inv *nip.Invitation) { inv.Host = newKey(t).Public() }, nil, false},
+		{"another relay", func(inv *nip.Invitation) { inv.Relay = "wss://relay.example.org/" }, nil, false},
+		{"another ID", func(inv *nip.Invitation) { inv.ID = nip.InvitationID(newID(t)) }, nil, false},
+		{"longer than stated", func(inv *nip.Invitation) { inv.IssuedAt++; inv.ExpiresAt++ }, nil, false},
+		{"stated longer than it is", nil, func(out *nip.Invited) { out.ExpiresAt++ }, false},
+		{"stated as another", nil, func(out *nip.Invited) { out.Invitation = nip.InvitationID(newID(t)) }, false},
 	} {
-		out := nip.Invited{Invitation: tt.inv.ID, Code: h.code(tt.inv), ExpiresAt: tt.inv.ExpiresAt}
+		inv := h.invitation()
+		out := nip.Invited{Invitation: inv.ID, ExpiresAt: inv.ExpiresAt}
+		if tt.code != nil {
+			tt.code(&inv)
+		}
+		out.Code = h.code(inv)
+		if tt.stated != nil {
+			tt.stated(&out)
+		}
 		p, err := d.peer()
 		if err != nil {
 			t.Fatal(err)

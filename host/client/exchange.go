@@ -123,6 +123,8 @@ func (d *Device) exchange(ctx context.Context, p peer, r prepared) (Exchange, er
 	ctx, cancel := context.WithTimeout(ctx, left)
 	defer cancel()
 	var last error
+	dialled := began // at most one connection in the time of a try is given up for a fresh one
+	busy := 0        // tries in a row that the relay did not take for want of something
 	for {
 		x.Tries++
 		rep, ev, err := d.try(ctx, whole, p, r)
@@ -135,15 +137,28 @@ func (d *Device) exchange(ctx context.Context, p peer, r prepared) (Exchange, er
 				return x, &Refused{Op: r.req.Op.Kind(), Code: rep.Refusal.Code, Missing: rep.Refusal.Missing}
 			}
 			return x, nil
+		case errors.Is(err, relay.ErrClosed) && d.follow(&p):
+			continue // another call gave up the connection for a fresh one
 		case !errors.As(err, &quiet):
 			return x, err
 		}
 		if quiet.why != nil {
 			last = quiet.why
 		}
-		// A host that is there answers within a try.
-		d.nudge(ctx, p)
-		pause(ctx, d.pace.between)
+		if passing(quiet.why) {
+			pause(ctx, d.pace.refused<<min(busy, 4))
+			busy++
+		} else {
+			// A host that is there answers within a try.
+			d.nudge(ctx, p)
+			pause(ctx, d.pace.between)
+			busy = 0
+		}
+		if time.Since(dialled) >= d.pace.try {
+			d.relink()
+			d.follow(&p)
+			dialled = time.Now()
+		}
 		if ctx.Err() != nil {
 			d.learn((*clock).silent)
 			return x, noAnswer(p.link.Health(), last)
@@ -301,9 +316,19 @@ func (c *candidates) live(ctx context.Context, sub *relay.Subscription) error {
 	}
 }
 
-// publishError tells what another try cannot mend: a relay's own words, an
-// event too large for it, a closed link.
+// passing reports a relay's refusal that says nothing about the event: the
+// relay is short of something (NIP-01, OK messages).
+func passing(err error) bool {
+	var refused *relay.RefusedError
+	return errors.As(err, &refused) && (refused.Prefix == "error" || refused.Prefix == "rate-limited") && !errors.Is(err, relay.ErrTooLarge)
+}
+
+// publishError tells what another try cannot mend: a relay's own no, an event
+// too large for it, a closed link.
 func publishError(err error) error {
+	if passing(err) {
+		return &quietError{err}
+	}
 	var refused *relay.RefusedError
 	if errors.As(err, &refused) || errors.Is(err, relay.ErrTooLarge) || errors.Is(err, relay.ErrClosed) {
 		return err

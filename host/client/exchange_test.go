@@ -302,7 +302,7 @@ func TestPublishErrors(t *testing.T) {
 			}
 		})
 	})
-	for _, words := range []string{"blocked: not here", "rate-limited: slow down", "restricted: members only", "error: disk", "no prefix"} {
+	for _, words := range []string{"blocked: not here", "restricted: members only", "invalid: kind", "error: event too large", "no prefix"} {
 		t.Run("OK false "+words, func(t *testing.T) {
 			d, _, p := paired(t)
 			p.publish = func(int, *nip.Event) (bool, error) {

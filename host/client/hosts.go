@@ -20,13 +20,15 @@ const recordSuffix = ".json"
 
 // HostRecord is one host that the profile is paired with or acts as the owner
 // of. Err says why its record proves nothing; then Grant is empty. So it is for
-// an owner, who has none.
+// an owner, who has none. Hints are the last that the host published to this
+// device, which may be over; nil without any.
 type HostRecord struct {
 	Host  nip.PubKey
 	Relay nip.RelayURL
 	Grant nip.Grant
 	Owner bool
 	Err   error
+	Hints *nip.Hints
 }
 
 // ChoiceError is returned where one host of several must be named.
@@ -58,6 +60,9 @@ func (d *Device) Hosts() ([]HostRecord, error) {
 		r.Relay, r.Owner, r.Err = a.grant.Relay, a.owner, err
 		if !a.owner {
 			r.Grant = a.grant
+		}
+		if r.Hints, err = d.store.hints(h); err != nil {
+			return nil, err
 		}
 		list = append(list, r)
 	}

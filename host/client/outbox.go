@@ -131,17 +131,22 @@ func bounded(s string) string {
 	return strings.ToValidUTF8(s, "")
 }
 
-// lastFailure is the local time of the newest unanswered try at a host; 0 with
-// none.
-func (d *Device) lastFailure(host nip.PubKey) (int64, error) {
+// lastFailure is the local time of the newest unanswered try at a host, and
+// whether anything waits for it. A row without a noted try counts with the time
+// it was made once a request would have ended: its process is gone.
+func (d *Device) lastFailure(host nip.PubKey) (last int64, waits bool, err error) {
 	rows, err := d.store.rows()
-	var last int64
+	now := d.now()
 	for _, r := range rows {
-		if r.Host == host && r.Tries > 0 {
-			last = max(last, r.LastTry)
+		switch {
+		case r.Host != host:
+		case r.Tries > 0:
+			last, waits = max(last, r.LastTry), true
+		case r.Since+requestLife <= now:
+			last, waits = max(last, r.Since), true
 		}
 	}
-	return last, err
+	return last, waits, err
 }
 
 // errGone is returned inside for a row that another process has settled.
@@ -198,7 +203,7 @@ func (s *store) addRow(r row) (row, error) {
 		if r.seq, err = b.NextSequence(); err != nil {
 			return err
 		}
-		return b.Put(rowKey(r), raw)
+		return errors.Join(b.Put(rowKey(r), raw), remember(tx, r))
 	})
 	return r, err
 }
@@ -225,16 +230,18 @@ func (s *store) changeRow(r row, change func(r *row)) error {
 
 // removeRow takes a settled row out. One that is gone already is no error.
 func (s *store) removeRow(r row) error {
-	return s.update(func(tx *bbolt.Tx) error {
-		b := tx.Bucket(bucketOutbox)
-		if _, err := current(b, r); err != nil {
-			if errors.Is(err, errGone) {
-				return nil
-			}
-			return err
+	return s.update(func(tx *bbolt.Tx) error { return dropRow(tx, r) })
+}
+
+func dropRow(tx *bbolt.Tx, r row) error {
+	b := tx.Bucket(bucketOutbox)
+	if _, err := current(b, r); err != nil {
+		if errors.Is(err, errGone) {
+			return nil
 		}
-		return b.Delete(rowKey(r))
-	})
+		return err
+	}
+	return b.Delete(rowKey(r))
 }
 
 func current(b *bbolt.Bucket, r row) (row, error) {

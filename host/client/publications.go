@@ -13,18 +13,21 @@ import (
 
 const (
 	overlap       = 600     // seconds that a resumed subscription reads again
-	summaryLife   = 604_800 // the longest that a host may ask relays to keep a summary
+	longestKept   = 604_800 // seconds that a host may ask relays to keep a publication
 	presenceFresh = 180     // seconds after which a presence says nothing about now
-	maxStored     = 500     // stored summaries asked for at once
+	maxStored     = 500     // stored summaries, and command states, asked for at once
+	storedPages   = 64      // stored pages asked for at once: each is up to 64 KiB
 )
 
 // mailboxes is where the host publishes to this device. Both ends derive the
 // names from their shared secret, so a relay cannot.
 type mailboxes struct {
-	d                   *Device
-	host, owner         nip.PubKey
-	link                relay.Link
-	summaries, presence nip.Mailbox
+	d           *Device
+	host, owner nip.PubKey
+	loopback    bool // hints may name plain relays on this computer
+	link        relay.Link
+
+	summaries, presence, hints, states, pages nip.Mailbox
 }
 
 func (d *Device) mailboxes() (mailboxes, error) {
@@ -36,22 +39,27 @@ func (d *Device) mailboxes() (mailboxes, error) {
 	if !ok {
 		return mailboxes{}, &OwnerError{"the host publishes to its devices, not to its owner; read its tasks instead"}
 	}
-	m := mailboxes{d: d, host: p.host, owner: g.Owner, link: p.link}
-	if m.summaries, err = nip.DeriveMailbox(d.key, p.host, nip.StreamSummaries); err != nil {
-		return m, fmt.Errorf("derive mailbox: %w", err)
-	}
-	if m.presence, err = nip.DeriveMailbox(d.key, p.host, nip.StreamPresence); err != nil {
-		return m, fmt.Errorf("derive mailbox: %w", err)
+	// That the grant's own relay passed says whether a person allowed such ones.
+	m := mailboxes{d: d, host: p.host, owner: g.Owner, link: p.link, loopback: nip.CheckRelay(g.Relay, false) != nil}
+	for _, b := range []struct {
+		box    *nip.Mailbox
+		stream nip.Stream
+	}{
+		{&m.summaries, nip.StreamSummaries}, {&m.presence, nip.StreamPresence}, {&m.hints, nip.StreamHints},
+		{&m.states, nip.StreamCommands}, {&m.pages, nip.StreamPages},
+	} {
+		if *b.box, err = nip.DeriveMailbox(d.key, p.host, b.stream); err != nil {
+			return m, fmt.Errorf("derive mailbox: %w", err)
+		}
 	}
 	return m, nil
 }
 
 // streams are the subscriptions to what a host publishes. grants may be nil.
-type streams struct{ summaries, presence, grants *relay.Subscription }
+type streams struct{ published, grants *relay.Subscription }
 
 func (s streams) close() {
-	s.summaries.Close()
-	s.presence.Close()
+	s.published.Close()
 	if s.grants != nil {
 		s.grants.Close()
 	}
@@ -65,128 +73,124 @@ func (s streams) renewals() <-chan relay.Delivery {
 	return s.grants.C()
 }
 
-// subscribe asks for the summaries since shortly before the newest one kept,
-// and for the last presence.
-func (m mailboxes) subscribe(kept []nip.Summary) streams {
-	var cursor int64
-	for _, s := range kept {
-		cursor = max(cursor, s.UpdatedAt)
+// cursors are the latest times of what is kept of each stream, where a
+// subscription goes on. A publication that took longer than overlap to reach
+// the relay is met by a device that watches, not by one that comes later.
+type cursors struct{ summaries, states, pages int64 }
+
+func (m mailboxes) cursors(known []nip.Summary) (c cursors, err error) {
+	for _, s := range known {
+		c.summaries = max(c.summaries, s.UpdatedAt)
 	}
+	if err := m.d.store.sent(m.host, func(_ nip.CommandID, r sentRow) { c.states = max(c.states, r.StatedAt) }); err != nil {
+		return c, err
+	}
+	return c, m.d.store.eachPage(m.host, func(_ string, p keptPage) { c.pages = max(c.pages, p.issued) })
+}
+
+// What a subscription is for. Pages are large: who only asks where a task
+// stands does not wait for them.
+const (
+	wantWords = 1 << iota // summaries, presence, hints and command states
+	wantPages
+)
+
+// subscribe asks for what was published since shortly before the newest of each
+// stream that is kept, and for the last presence and hints.
+func (m mailboxes) subscribe(c cursors, want int) streams {
 	filter := func(box nip.Mailbox, limit int) nip.Filter {
 		return nip.Filter{Kinds: []int{nip.KindArtifact}, Authors: []string{string(m.host)}, Limit: limit,
 			Tags: nostr.TagMap{"p": {string(m.d.pub)}, "h": {string(box)}}}
 	}
-	summaries := m.link.Subscribe("summaries-"+string(m.summaries[:16]), func(now time.Time) []nip.Filter {
-		f := filter(m.summaries, maxStored)
-		since := nostr.Timestamp(max(cursor-overlap, now.Unix()-summaryLife))
-		f.Since = &since
-		return []nip.Filter{f}
-	})
-	presence := m.link.Subscribe("presence-"+string(m.presence[:16]), func(time.Time) []nip.Filter {
-		return []nip.Filter{filter(m.presence, 1)}
-	})
-	return streams{summaries: summaries, presence: presence}
-}
-
-// take verifies a batch of deliveries, keeps them in one transaction, and
-// returns what is news: the rest was old, repeated or not believed.
-func (m mailboxes) take(batch []relay.Delivery) []Update {
-	var news []Update
-	var sums []nip.Summary
-	for _, del := range batch {
-		if !m.derived(del) {
-			if g, ok := m.d.renew(del.Event); ok {
-				news = append(news, Update{Grant: &g})
-			}
-			continue
+	id := fmt.Sprintf("published-%d-%s", want, m.summaries[:16])
+	return streams{published: m.link.Subscribe(id, func(now time.Time) []nip.Filter {
+		since := func(box nip.Mailbox, limit int, cursor int64) nip.Filter {
+			f := filter(box, limit)
+			at := nostr.Timestamp(max(cursor-overlap, now.Unix()-longestKept))
+			f.Since = &at
+			return f
 		}
-		u, err := m.open(del)
-		switch {
-		case err != nil:
-			m.d.o.Log.Debug().Str("event", del.Event.Event().ID).Err(err).Msg("publication not believed")
-		case u.Summary != nil:
-			sums = append(sums, *u.Summary)
-		case m.takePresence(*u.Presence, !del.Stored):
-			news = append(news, u)
+		var list []nip.Filter
+		if want&wantWords != 0 {
+			list = append(list, filter(m.presence, 1), filter(m.hints, 1),
+				since(m.summaries, maxStored, c.summaries), since(m.states, maxStored, c.states))
 		}
-	}
-	if len(sums) == 0 {
-		return news
-	}
-	kept, err := m.d.store.keepSummaries(sums)
-	if err != nil {
-		// Shown all the same: a busy store must not hide what the host says.
-		m.d.o.Log.Warn().Err(err).Msg("summaries not kept")
-		for i := range sums {
-			news = append(news, Update{Summary: &sums[i]})
+		if want&wantPages != 0 {
+			list = append(list, since(m.pages, storedPages, c.pages))
 		}
-		return news
-	}
-	for i := range sums {
-		switch kept[i] {
-		case newer:
-			news = append(news, Update{Summary: &sums[i]})
-		case clash:
-			m.d.o.Log.Warn().Str("task", string(sums[i].Task)).Int64("seq", sums[i].Sequence).
-				Msg("the host signed two different summaries of one revision; the first is kept")
-		}
-	}
-	return news
+		return list
+	})}
 }
 
 // derived reports whether an event lies in a mailbox of the host's publications;
 // a renewed grant lies in one of its own.
 func (m mailboxes) derived(del relay.Delivery) bool {
 	tags := del.Event.Event().Tags
-	return tags.FindWithValue("h", string(m.summaries)) != nil || tags.FindWithValue("h", string(m.presence)) != nil
+	for _, box := range []nip.Mailbox{m.summaries, m.presence, m.hints, m.states, m.pages} {
+		if tags.FindWithValue("h", string(box)) != nil {
+			return true
+		}
+	}
+	return false
 }
 
-// takePresence keeps a newer presence. One that lay on the relay for more than
-// 180 s raises the floor and is not shown: it says nothing about now. That it
-// may be ahead of this clock is no fault of it, it corrects the clock.
-func (m mailboxes) takePresence(p nip.Presence, live bool) bool {
-	newer, err := m.d.store.raiseFloor(p)
-	if err != nil {
-		m.d.o.Log.Warn().Err(err).Msg("presence not kept")
-		return false
-	}
-	if !newer {
-		return false
-	}
-	now := m.d.now()
-	m.d.learn(func(c *clock) { c.sample(now, p.ObservedAt, live) })
-	return m.d.hostNow()-p.ObservedAt <= presenceFresh
-}
-
-func (d *Device) inHostTime(local int64) int64 {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.clock.host(local)
+// publication is one opened publication; one member of Update is set, or states.
+type publication struct {
+	Update
+	states          *nip.CommandStates
+	body            []byte // canonical bytes of the artifact
+	issued, expires int64
+	live            bool
 }
 
 // open checks what a publication must be: from the pinned host, to this device,
-// in the derived mailbox of its kind, naming its own host and owner.
-func (m mailboxes) open(del relay.Delivery) (Update, error) {
+// in the derived mailbox of its kind, naming its own host and owner. That the
+// body's times are the envelope's is checked by nip; whether it is over is for
+// take, which learns the time first.
+func (m mailboxes) open(del relay.Delivery) (publication, error) {
 	o, err := nip.Open(del.Event, m.d.key)
 	if err != nil {
-		return Update{}, err
+		return publication{}, err
 	}
 	if o.Signer != m.host || o.Recipient != m.d.pub {
-		return Update{}, errors.New("publication of another signer or to another device")
+		return publication{}, errors.New("publication of another signer or to another device")
 	}
+	p := publication{body: o.Inline, issued: o.IssuedAt, expires: o.RetainUntil, live: !del.Stored}
+	var host nip.PubKey
 	switch {
 	case o.Schema == nip.SchemaSummary && o.Mailbox == m.summaries:
 		s, err := nip.ParseSummary(o.Inline, o.Artifact)
 		if err == nil && s.Host != m.host {
 			err = errors.New("summary names another host")
 		}
-		return Update{Summary: &s}, err
+		p.Summary = &s
+		return p, err
 	case o.Schema == nip.SchemaPresence && o.Mailbox == m.presence:
-		p, err := nip.ParsePresence(o.Inline)
-		if err == nil && (p.Host != m.host || p.Owner != m.owner || p.ObservedAt != o.IssuedAt) {
+		s, err := nip.ParsePresence(o.Inline)
+		if err == nil && (s.Host != m.host || s.Owner != m.owner || s.ObservedAt != o.IssuedAt) {
 			err = errors.New("presence names another host, owner or time")
 		}
-		return Update{Presence: &p}, err
+		p.Presence = &s
+		return p, err
+	case o.Schema == nip.SchemaHints && o.Mailbox == m.hints:
+		var h nip.Hints
+		h, err = nip.ParseHints(o.Inline, nip.Profile{Loopback: m.loopback})
+		p.Hints, host = &h, h.Host
+	case o.Schema == nip.SchemaStates && o.Mailbox == m.states:
+		var s nip.CommandStates
+		s, err = nip.ParseStates(o.Inline)
+		p.states, host = &s, s.Host
+	case o.Schema == nip.SchemaTaskPage && o.Mailbox == m.pages:
+		var g nip.PublishedPage
+		if g, err = nip.ParseTaskPage(o.Inline); err == nil && !nip.ValidID(g.Page.Scope.Task) {
+			err = errors.New("page of a task that no device can name")
+		}
+		p.Page, host = &g, g.Host
+	default:
+		return publication{}, fmt.Errorf("%s in a foreign mailbox", o.Schema)
 	}
-	return Update{}, fmt.Errorf("%s in a foreign mailbox", o.Schema)
+	if err == nil && host != m.host {
+		err = errors.New("publication names another host")
+	}
+	return p, err
 }

@@ -141,8 +141,13 @@ func checkOutcome(out nip.Outcome, p peer, r prepared) error {
 		if err != nil {
 			return fmt.Errorf("invitation: %w", err)
 		}
-		if i.Host != p.host {
+		switch {
+		case i.Host != p.host:
 			return errors.New("invitation of another host")
+		case i.ID != out.Invitation || i.ExpiresAt != out.ExpiresAt:
+			return errors.New("invitation's code says something else than the reply beside it")
+		case i.Relay != r.req.Relay:
+			return errors.New("invitation to another relay than the request came by")
 		}
 	case nip.Granted:
 		// An approver cannot read the grant it passes on, but it can see who signed it.

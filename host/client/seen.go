@@ -18,7 +18,8 @@ const maxSeen = 4096
 type verdict int
 
 const (
-	stale verdict = iota // lower, or the same again
+	stale verdict = iota // lower
+	again                // what is kept: news only to who has not been shown it
 	newer                // higher: keep and show
 	clash                // the same sequence with other content
 )
@@ -37,7 +38,7 @@ func judge(known *nip.Summary, s nip.Summary) verdict {
 	if s != *known {
 		return clash
 	}
-	return stale
+	return again
 }
 
 func seenPrefix(host nip.PubKey) []byte { return []byte(string(host) + "/") }
@@ -85,25 +86,13 @@ func keepSummary(b *bbolt.Bucket, sum nip.Summary) (verdict, error) {
 
 // trim forgets the oldest summary of a host that has more than maxSeen.
 func trim(b *bbolt.Bucket, prefix []byte) error {
-	n := 0
-	c := b.Cursor()
-	for k, _ := c.Seek(prefix); bytes.HasPrefix(k, prefix); k, _ = c.Next() {
-		n++
-	}
-	if n <= maxSeen {
-		return nil
-	}
-	var victim []byte
-	var oldest int64
-	err := eachSummary(b, prefix, func(k []byte, s nip.Summary) {
-		if victim == nil || s.UpdatedAt < oldest {
-			victim, oldest = bytes.Clone(k), s.UpdatedAt
+	return trimOldest(b, prefix, maxSeen, func(raw []byte) (int64, error) {
+		var s nip.Summary
+		if err := json.Unmarshal(raw, &s); err != nil {
+			return 0, fmt.Errorf("%w: kept summary", ErrDamaged)
 		}
+		return s.UpdatedAt, nil
 	})
-	if err != nil {
-		return err
-	}
-	return b.Delete(victim)
 }
 
 func eachSummary(b *bbolt.Bucket, prefix []byte, fn func(k []byte, s nip.Summary)) error {

@@ -285,8 +285,8 @@ func TestJudge(t *testing.T) {
 		{"first", nil, known, newer},
 		{"higher", &known, h.summary(string(known.Task), 5, nip.PhaseQueued, 90), newer},
 		{"lower", &known, h.summary(string(known.Task), 3, nip.PhaseQueued, 110), stale},
-		{"again", &known, known, stale},
-		{"again, stamped anew", &known, h.summary(string(known.Task), 4, nip.PhaseRunning, 110), stale},
+		{"again", &known, known, again},
+		{"again, stamped anew", &known, h.summary(string(known.Task), 4, nip.PhaseRunning, 110), again},
 		{"the same revision with other words", &known, h.summary(string(known.Task), 4, nip.PhaseQueued, 100), clash},
 	} {
 		if got := judge(tt.known, tt.s); got != tt.want {

@@ -21,6 +21,8 @@ import (
 var (
 	bucketOutbox = []byte("outbox") // 8-byte big-endian sequence -> row
 	bucketSeen   = []byte("seen")   // host, task -> highest summary
+	bucketPages  = []byte("pages")  // host, task -> last published page
+	bucketSent   = []byte("sent")   // host, command -> what the host said to it
 	bucketMeta   = []byte("meta")
 )
 
@@ -29,6 +31,7 @@ var (
 	metaLoopback = "loopback/" // + host -> 1: a person's word
 	metaPresence = "presence/" // + host -> floor
 	metaNudge    = "nudge/"    // + host -> local time of the last one
+	metaHints    = "hints/"    // + host -> the last ones
 	// The names of a profile that knew one host only.
 	oldMetaClock    = []byte("clock")
 	oldMetaLoopback = []byte("loopback")
@@ -52,7 +55,7 @@ func (s *store) update(fn func(tx *bbolt.Tx) error) error {
 	defer s.mu.Unlock()
 	return s.open(false, func(db *commit.DB) error {
 		return db.Update(context.Background(), func(tx *bbolt.Tx) error {
-			for _, name := range [][]byte{bucketOutbox, bucketSeen, bucketMeta} {
+			for _, name := range [][]byte{bucketOutbox, bucketSeen, bucketPages, bucketSent, bucketMeta} {
 				if _, err := tx.CreateBucketIfNotExists(name); err != nil {
 					return err
 				}
@@ -62,7 +65,8 @@ func (s *store) update(fn func(tx *bbolt.Tx) error) error {
 	})
 }
 
-// view runs fn over what is there; over nothing where there is no file yet.
+// view runs fn over what is there; over nothing where there is no file yet. The
+// buckets of pages and of commands are missing in a profile of an older version.
 func (s *store) view(fn func(tx *bbolt.Tx) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,6 +183,22 @@ type floor struct {
 // within a generation it was observed later.
 func (f floor) before(p nip.Presence) bool {
 	return p.Generation > f.Generation || p.Generation == f.Generation && p.ObservedAt > f.ObservedAt
+}
+
+// presence returns the newest presence of a host that was seen; false without.
+func (s *store) presence(host nip.PubKey) (f floor, ok bool, err error) {
+	err = s.view(func(tx *bbolt.Tx) error {
+		raw := tx.Bucket(bucketMeta).Get(metaKey(metaPresence, host))
+		if raw == nil {
+			return nil
+		}
+		if err := json.Unmarshal(raw, &f); err != nil {
+			return fmt.Errorf("%w: presence", ErrDamaged)
+		}
+		ok = true
+		return nil
+	})
+	return f, ok, err
 }
 
 // raiseFloor keeps p as the host's newest presence; false if it is not newer.

@@ -13,12 +13,17 @@ import (
 type Update struct {
 	Summary  *nip.Summary
 	Presence *nip.Presence
-	Grant    *nip.Grant // the renewed one, which the device holds from now on
+	Grant    *nip.Grant         // the renewed one, which the device holds from now on
+	Page     *nip.PublishedPage // the last page of a task; LastPage has it from now on
+	Commands []CommandStatus    // own commands that stand elsewhere than was known
+	Hints    *nip.Hints         // where they name other ways than the last ones
 }
 
-// Watch delivers verified summaries and presence, highest sequence per task,
-// until ctx ends or the device is closed; then it closes the channel. What was
-// kept from earlier comes first. A presence that is newer than the last
+// Watch delivers what the host publishes and this device verified until ctx
+// ends or the device is closed; then it closes the channel: summaries, highest
+// sequence per task; presence; pages, highest revision per task; what became of
+// own commands; hints. The summaries that were kept from earlier come first;
+// LastPage and Commands have the rest. A presence that is newer than the last
 // unanswered try makes the device work through its outbox.
 //
 // Watch has a link of its own: a consumer that is slow to read holds up nothing
@@ -33,6 +38,14 @@ func (d *Device) Watch(ctx context.Context) (<-chan Update, error) {
 		return nil, err
 	}
 	slices.SortFunc(kept, func(a, b nip.Summary) int { return int(a.UpdatedAt - b.UpdatedAt) })
+	from, err := m.cursors(kept)
+	if err != nil {
+		return nil, err
+	}
+	seen := shown{}
+	if err := seen.read(d.store, m.host); err != nil {
+		return nil, err
+	}
 	g, _ := d.Grant()
 	m.link = d.connect(g.Relay, g.Host)
 	ctx, cancel := context.WithCancel(ctx)
@@ -46,11 +59,11 @@ func (d *Device) Watch(ctx context.Context) (<-chan Update, error) {
 		defer stop()
 		defer cancel()
 		for i := range kept {
-			if !send(ctx, out, Update{Summary: &kept[i]}) {
+			if seen.summary(kept[i]); !send(ctx, out, Update{Summary: &kept[i]}) {
 				return
 			}
 		}
-		m.follow(ctx, kept, out, &resending)
+		m.follow(ctx, from, seen, out, &resending)
 	}()
 	return out, nil
 }
@@ -65,24 +78,28 @@ func send(ctx context.Context, out chan<- Update, u Update) bool {
 }
 
 // follow delivers until ctx ends or the link closes.
-func (m mailboxes) follow(ctx context.Context, kept []nip.Summary, out chan<- Update, resending *sync.WaitGroup) {
-	s := m.subscribe(kept)
+func (m mailboxes) follow(ctx context.Context, from cursors, seen shown, out chan<- Update, resending *sync.WaitGroup) {
+	s := m.subscribe(from, wantWords|wantPages)
 	s.grants = m.d.renewals(m.link, "grants", m.host)
 	defer func() { s.close() }()
 	idle := make(chan struct{}, 1) // holds the one token of the one resend at a time
 	idle <- struct{}{}
+	// A process that ended between the presence and the resend left it to us.
+	if f, ok, err := m.d.store.presence(m.host); err == nil && ok && m.fresh(f.ObservedAt) {
+		m.wake(ctx, f.ObservedAt, idle, resending)
+	}
 	for {
 		batch, ok := gather(ctx, s)
 		if !ok {
 			return
 		}
-		for _, u := range m.take(batch) {
+		for _, u := range m.take(batch, seen) {
 			if u.Grant != nil {
 				s.grants.Close() // the next renewal is a long way off
 				s.grants = m.d.renewals(m.link, "grants", m.host)
 			}
 			if u.Presence != nil {
-				m.wake(ctx, *u.Presence, idle, resending)
+				m.wake(ctx, u.Presence.ObservedAt, idle, resending)
 			}
 			if !send(ctx, out, u) {
 				return
@@ -98,9 +115,7 @@ const maxBatch = 128
 // ended or the link closed.
 func gather(ctx context.Context, s streams) ([]relay.Delivery, bool) {
 	select {
-	case del, ok := <-s.summaries.C():
-		return arrived([]relay.Delivery{del}, s), ok
-	case del, ok := <-s.presence.C():
+	case del, ok := <-s.published.C():
 		return arrived([]relay.Delivery{del}, s), ok
 	case del, ok := <-s.renewals():
 		return arrived([]relay.Delivery{del}, s), ok
@@ -115,8 +130,7 @@ func arrived(batch []relay.Delivery, s streams) []relay.Delivery {
 		var del relay.Delivery
 		var ok bool
 		select {
-		case del, ok = <-s.summaries.C():
-		case del, ok = <-s.presence.C():
+		case del, ok = <-s.published.C():
 		case del, ok = <-s.renewals():
 		default:
 			return batch
@@ -129,10 +143,11 @@ func arrived(batch []relay.Delivery, s streams) []relay.Delivery {
 	return batch
 }
 
-// wake resends the outbox when the host showed itself after the last silence.
-func (m mailboxes) wake(ctx context.Context, p nip.Presence, idle chan struct{}, resending *sync.WaitGroup) {
-	last, err := m.d.lastFailure(m.host)
-	if err != nil || last == 0 || p.ObservedAt < m.d.inHostTime(last) {
+// wake resends the outbox when the host showed itself, at observed (host time),
+// after the last silence.
+func (m mailboxes) wake(ctx context.Context, observed int64, idle chan struct{}, resending *sync.WaitGroup) {
+	last, waits, err := m.d.lastFailure(m.host)
+	if err != nil || !waits || observed < m.d.inHostTime(last) {
 		return
 	}
 	select {
@@ -148,9 +163,18 @@ func (m mailboxes) wake(ctx context.Context, p nip.Presence, idle chan struct{},
 	})
 }
 
-// Refresh reads what the relay has stored of the host's summaries and presence,
-// and of a renewed grant when the one held is near its end, and returns when it has taken it all. It works while the host is away.
-func (d *Device) Refresh(ctx context.Context) error {
+// Refresh reads what the relay has stored of the host's summaries, presence and
+// hints, of the states of own commands, and of a renewed grant when the one held
+// is near its end, and returns when it has taken it all. It works while the host
+// is away. RefreshPages reads the rest.
+func (d *Device) Refresh(ctx context.Context) error { return d.refresh(ctx, wantWords) }
+
+// RefreshPages reads the last pages that the relay has stored, and returns when
+// it has taken them all; LastPage has them then. It works while the host is
+// away. A page is up to 64 KiB, and at most 64 are asked for.
+func (d *Device) RefreshPages(ctx context.Context) error { return d.refresh(ctx, wantPages) }
+
+func (d *Device) refresh(ctx context.Context, want int) error {
 	m, err := d.mailboxes()
 	if err != nil {
 		return err
@@ -159,45 +183,46 @@ func (d *Device) Refresh(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s := m.subscribe(kept)
-	var endC <-chan struct{}
-	if g, err := d.standing(); err == nil && d.hostNow() >= renewalFrom(g) {
+	from, err := m.cursors(kept)
+	if err != nil {
+		return err
+	}
+	s := m.subscribe(from, want)
+	var endGrants <-chan struct{}
+	if g, err := d.standing(); err == nil && d.hostNow() >= renewalFrom(g) && want&wantWords != 0 {
 		s.grants = d.renewals(m.link, "stored-grants", m.host)
-		endC = s.grants.EOSE()
+		endGrants = s.grants.EOSE()
 	}
 	defer s.close()
 	var batch []relay.Delivery
-	endA, endB := s.summaries.EOSE(), s.presence.EOSE()
-	for endA != nil || endB != nil || endC != nil {
+	end := s.published.EOSE()
+	for end != nil || endGrants != nil {
 		var del relay.Delivery
 		ok := true
-		// All are read at once: while one is not, the link delivers nothing.
+		// Both are read at once: while one is not, the link delivers nothing.
 		select {
-		case del, ok = <-s.summaries.C():
-			batch = append(batch, del)
-		case del, ok = <-s.presence.C():
+		case del, ok = <-s.published.C():
 			batch = append(batch, del)
 		case del, ok = <-s.renewals():
 			batch = append(batch, del)
-		case <-endA:
-			endA = nil
-		case <-endB:
-			endB = nil
-		case <-endC:
-			endC = nil
+		case <-end:
+			end = nil
+		case <-endGrants:
+			endGrants = nil
 		case <-ctx.Done():
+			m.take(batch, nil) // what came is as good as ever
 			return noAnswer(m.link.Health(), nil)
 		}
 		if !ok {
 			return relay.ErrClosed
 		}
 		if len(batch) >= maxBatch {
-			m.take(batch)
+			m.take(batch, nil)
 			batch = nil
 		}
 	}
 	for batch = arrived(batch, s); len(batch) > 0; batch = arrived(nil, s) {
-		m.take(batch)
+		m.take(batch, nil)
 	}
 	return nil
 }
