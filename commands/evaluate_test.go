@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"go.etcd.io/bbolt"
@@ -351,50 +350,6 @@ func TestInterrupts(t *testing.T) {
 		r.expect(sender(0), older, "applied")
 		r.expect(sender(1), newer, "rejected revoked")
 	})
-}
-
-// TestOneWinner: two devices say the same thing at the same instant.
-func TestOneWinner(t *testing.T) {
-	for name, row := range map[string]struct {
-		view   TaskView
-		action nip.Action
-		lost   []string
-	}{
-		"answer":    {TaskView{Phase: PhaseEnded, Revision: 5, TurnStart: 3, Question: true}, nip.Answer, []string{"rejected conflict"}},
-		"send":      {TaskView{Phase: PhaseEnded, Revision: 5, TurnStart: 3}, nip.Send, []string{"rejected conflict"}},
-		"interrupt": {running, nip.Interrupt, []string{"superseded stale"}},
-		"steer":     {TaskView{Phase: PhaseEnded, Revision: 5, TurnStart: 3}, nip.Steer, []string{"applied"}}, // the second corrects the first
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := newRig(t)
-			for round := range 200 {
-				ft := r.tasks.add(task(0), row.view)
-				var wg sync.WaitGroup
-				var got [2]string
-				for d := range 2 {
-					wg.Go(func() {
-						e, err := r.Submit(context.Background(), sender(d), command(2*round+d, row.action, 5), Hooks{})
-						if err != nil {
-							t.Error(err)
-						}
-						got[d] = short(e)
-					})
-				}
-				wg.Wait()
-				slices.Sort(got[:])
-				if got[0] != "applied" || !slices.Contains(row.lost, got[1]) {
-					t.Fatalf("round %d: %v", round, got)
-				}
-				if name != "steer" && len(ft.effects) != 1 {
-					t.Fatalf("round %d: effects %v", round, ft.effects)
-				}
-			}
-			r.check()
-			if n := len(r.locks.tasks); n != 0 {
-				t.Errorf("%d task locks remain", n)
-			}
-		})
-	}
 }
 
 // TestContextEnds: nobody waits any more, and the outcome is recorded still.
