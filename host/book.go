@@ -29,6 +29,7 @@ var (
 	// empty until then.
 	bucketEnrollments = []byte("enrollments") // enrollment ID -> enrollmentRecord
 	bucketPages       = []byte("pages")       // device, task -> 8-byte revision of the page published last
+	bucketStates      = []byte("states")      // device, task -> toldStates
 )
 
 var hostBuckets = [][]byte{

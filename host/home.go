@@ -339,7 +339,7 @@ func openLocked(home string, o Options) (*Core, error) {
 		return nil, err
 	}
 	c.eval = &commands.Evaluator{
-		DB: c.db, Tasks: taskPort{c}, Now: o.Now,
+		DB: tellingDB{c.db, c}, Tasks: taskPort{c}, Now: o.Now,
 		Standing: func(tx *bbolt.Tx, s commands.Sender, now int64) bool {
 			code, err := c.standing(tx, s, nip.Operate, now)
 			return err == nil && code == ""
