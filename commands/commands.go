@@ -81,6 +81,7 @@ const (
 	OutcomeExpired            // outlived 24 hours
 	OutcomeSuperseded         // a newer one, or the turn's end, made it moot
 	OutcomeRemoved            // removed unrun by its device
+	OutcomeUnknown            // other kinds: a stop cut it off, and whether it happened cannot be seen
 )
 
 // Entry is one journalled command (or other effectful request) as it stands.

@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"go.etcd.io/bbolt"
 
@@ -21,10 +22,8 @@ func (h *Host) dispatch(ctx context.Context, k *call) error {
 		return h.command(ctx, k, op.Command, true)
 	case nip.TaskQueue:
 		return h.queueEdit(ctx, k, op)
-	case nip.TaskCreate, nip.TaskSteer, nip.TaskCancel:
+	case nip.TaskCreate, nip.TaskSteer, nip.TaskCancel, nip.TaskArchive:
 		return h.taskEffect(ctx, k)
-	case nip.TaskArchive:
-		return h.archiveFromWire(ctx, k, op)
 	case nip.InviteCreate:
 		return h.inviteFromWire(ctx, k, op)
 	case nip.InviteCancel:
@@ -165,7 +164,7 @@ func (h *Host) queueEdit(ctx context.Context, k *call, op nip.TaskQueue) error {
 			}
 		}
 		if op.Edit.Action != "list" {
-			if err := h.note(tx, k, op.Task, op.Edit.Action, reply.Refusal, view.Revision, now); err != nil {
+			if err := h.note(tx, k, op.Task, editNote(op.Edit), reply.Refusal, view.Revision, now); err != nil {
 				return err
 			}
 		}
@@ -187,6 +186,17 @@ func (h *Host) queueEdit(ctx context.Context, k *call, op nip.TaskQueue) error {
 	h.deadlines.poke(op.Task)
 	h.sendReply(k, ev)
 	return nil
+}
+
+// editNote says which edit was asked for, and of which message; never its text.
+func editNote(e nip.QueueEdit) string {
+	switch {
+	case e.Command != "":
+		return e.Action + " " + string(e.Command)
+	case e.Action == "reorder":
+		return fmt.Sprintf("reorder %d messages", len(e.Commands))
+	}
+	return e.Action
 }
 
 // outcomeRoom is what an outcome may take so that its reply, sealed and in

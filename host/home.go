@@ -288,6 +288,12 @@ func OpenCore(home string, o Options) (*Core, error) {
 		return nil, err
 	}
 	c.lock = lock
+	if err := c.settleActs(context.Background()); err != nil {
+		if fatal(err) {
+			return nil, errors.Join(err, c.Close())
+		}
+		c.log.Error().Err(err).Msg("what a stop had cut off cannot be read; holdfast check names the damage")
+	}
 	return c, nil
 }
 
