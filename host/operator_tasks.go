@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 
 	"go.etcd.io/bbolt"
 
@@ -26,6 +25,9 @@ type TaskArgs struct {
 	Verb      string       `json:"verb"`    // submit, cancel, correct or continue: what the bytes must be
 	Grant     []byte       `json:"grant"`   // exact bytes of an execution grant
 }
+
+// byHand is the note of an act that has nothing more to say.
+const byHand = "by the person at the machine"
 
 // verbTaskNew is a task of the person at the machine: its turn may start by
 // the policy as a device's may, with nobody's standing to recheck.
@@ -71,7 +73,7 @@ func verbTaskNew(ctx context.Context, c *Core, raw json.RawMessage, emit func(an
 	// The origin first: a task without one would never start. A row without a
 	// task means nothing.
 	task := owner.TaskID(id)
-	if err := c.do(ctx, act{Kind: "task.new", Task: task, Bytes: b}, "by the person at the machine", func(tx *bbolt.Tx) error {
+	if err := c.do(ctx, act{Kind: "task.new", Task: task, Bytes: b}, byHand, func(tx *bbolt.Tx) error {
 		return putOrigin(tx, task, 1, turnOrigin{Sender: c.localSender(), Local: true})
 	}, func() (actEnd, error) {
 		rec, err := c.store.Apply(ctx, b)
@@ -338,7 +340,7 @@ func verbTaskRestore(ctx context.Context, c *Core, raw json.RawMessage, emit fun
 	if err := arguments(raw, &a); err != nil {
 		return err
 	}
-	if err := c.moveTask(ctx, "task.restore", a.Task, "", func() error {
+	if err := c.moveTask(ctx, "task.restore", a.Task, byHand, func() error {
 		t, err := c.store.Get(a.Task)
 		if err != nil || t.Archived == nil {
 			return err
@@ -358,7 +360,7 @@ func (c *Core) moveTask(ctx context.Context, kind string, id owner.TaskID, note 
 		return err
 	}
 	if wireTask(id) == "" {
-		note = strings.TrimSpace("task " + string(id) + " " + note)
+		note = "task " + string(id) + ": " + note
 	}
 	return c.do(ctx, act{Kind: kind, Task: id, Revision: t.Revision}, note, nil, func() (end actEnd, err error) {
 		if err := move(); err != nil {
@@ -374,7 +376,7 @@ func verbTaskRecover(ctx context.Context, c *Core, raw json.RawMessage, emit fun
 	if err := arguments(raw, &a); err != nil {
 		return err
 	}
-	if err := c.moveTask(ctx, "task.recover", a.Task, "", func() error {
+	if err := c.moveTask(ctx, "task.recover", a.Task, byHand, func() error {
 		_, err := c.store.Recover(ctx, a.Task)
 		return err
 	}); err != nil {
