@@ -4,10 +4,12 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"os"
 
 	"go.etcd.io/bbolt"
 
 	"holdfast/commands"
+	"holdfast/internal/procid"
 	"holdfast/nip"
 	"holdfast/owner"
 )
@@ -26,6 +28,7 @@ type act struct {
 	Bytes    []byte       `json:"bytes,omitempty"`    // the exact task command: the store takes it once
 	Name     string       `json:"name,omitempty"`     // a label, or a secret's name
 	Want     string       `json:"want,omitempty"`     // how it looks when done: a path, or a digest
+	Caller   procid.ID    `json:"caller,omitzero"`    // the process that says itself how it ended
 }
 
 // actEnd is how an act ended. The zero value is "applied".
@@ -99,6 +102,18 @@ func (c *Core) intend(ctx context.Context, a act, note string, with func(tx *bbo
 	})
 }
 
+// moot journals an act that had nothing to do.
+func (c *Core) moot(ctx context.Context, a act, note string, revision int64) error {
+	id, err := nip.NewID(rand.Reader)
+	if err != nil {
+		return err
+	}
+	return c.db.Update(ctx, func(tx *bbolt.Tx) error {
+		return c.journal.Note(tx, c.actKey(a.Kind, id), c.localSender(), wireTask(a.Task), cut(note, maxActNote),
+			commands.OutcomeSuperseded, "", revision, c.now())
+	})
+}
+
 func (c *Core) actKey(kind, id string) commands.Key {
 	return commands.Key{Principal: c.self, Kind: kind, ID: id}
 }
@@ -157,6 +172,19 @@ func (c *Core) settleActs(ctx context.Context) error {
 	return nil
 }
 
+// concludesItself reports whether the process that does the act is still there.
+// Where the system cannot tell, its task's owner lock does.
+func (c *Core) concludesItself(a act) bool {
+	if a.Caller.PID == os.Getpid() {
+		return true
+	}
+	alive, err := procid.Alive(a.Caller)
+	if errors.Is(err, procid.ErrUnsupported) {
+		alive, err = c.store.OwnerAlive(a.Task)
+	}
+	return alive || err != nil
+}
+
 // nothingDone is the end of an act of which nothing can be seen.
 var nothingDone = actEnd{outcome: commands.OutcomeRejected, reason: nip.Unavailable}
 
@@ -207,8 +235,8 @@ func (c *Core) settleAct(ctx context.Context, id string, a act) error {
 			end = nothingDone
 		}
 	case a.Kind == "task.execute":
-		if alive, err := c.store.OwnerAlive(a.Task); err == nil && alive {
-			return nil // its owner says itself how it ended
+		if c.concludesItself(a) {
+			return nil
 		}
 	}
 	c.log.Info().Str("act", id).Str("verb", a.Kind).Stringer("outcome", end.is()).Msg("settled what a stop had cut off")

@@ -10,6 +10,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"holdfast/commands"
+	"holdfast/internal/procid"
 	"holdfast/nip"
 	"holdfast/owner"
 )
@@ -24,6 +25,7 @@ type TaskArgs struct {
 	Request   []byte       `json:"request"` // exact bytes of a task command
 	Verb      string       `json:"verb"`    // submit, cancel, correct or continue: what the bytes must be
 	Grant     []byte       `json:"grant"`   // exact bytes of an execution grant
+	Caller    procid.ID    `json:"caller"`  // who owns the turn of "task.execute", and says how it ended
 }
 
 // byHand is the note of an act that has nothing more to say.
@@ -109,10 +111,13 @@ func (c *Core) emitTask(id owner.TaskID, emit func(any) error) error {
 // stands. Each try's exact bytes are durable before the task sees them.
 func (c *Core) StopTask(ctx context.Context, id owner.TaskID, reason string) (owner.Task, error) {
 	t, err := c.settled(ctx, id)
-	if err != nil || !stoppable(&t) {
+	if err != nil {
 		return t, err
 	}
 	a := act{Kind: "task.stop", Task: id}
+	if !stoppable(&t) {
+		return t, c.moot(ctx, a, reason, t.Revision)
+	}
 	if a.Bytes, err = stopBytes(&t, reason); err != nil {
 		return t, err
 	}
@@ -283,7 +288,7 @@ func verbTaskExecute(ctx context.Context, c *Core, raw json.RawMessage, emit fun
 	if err != nil {
 		return err
 	}
-	id, err := c.intend(ctx, act{Kind: "task.execute", Task: g.TaskID, Revision: t.Revision}, grantNote(owner.DigestOf(a.Grant), g.TaskID), nil)
+	id, err := c.intend(ctx, act{Kind: "task.execute", Task: g.TaskID, Revision: t.Revision, Caller: a.Caller}, grantNote(owner.DigestOf(a.Grant), g.TaskID), nil)
 	if err != nil {
 		return err
 	}

@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"holdfast/host"
+	"holdfast/internal/procid"
 	"holdfast/nip"
 	"holdfast/owner"
 )
@@ -338,7 +340,11 @@ func taskExecute(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			begun, err := ask[host.ActStarted](c.Context(), g, "task.execute", host.TaskArgs{Grant: raw})
+			self, err := procid.Self()
+			if err != nil {
+				self = procid.ID{PID: os.Getpid()}
+			}
+			begun, err := ask[host.ActStarted](c.Context(), g, "task.execute", host.TaskArgs{Grant: raw, Caller: self})
 			if err != nil {
 				return errors.Join(err, s.Close())
 			}
