@@ -89,7 +89,8 @@ func (j Journal) checkStep(tx *bbolt.Tx, t Transition) (mine bool, err error) {
 // checkEntries visits every entry: its transitions must be the ones counted,
 // and the indexes and counts must name it and nothing else.
 func (j Journal) checkEntries(tx *bbolt.Tx, h head, cp checkpoint, owned uint64) error {
-	var entries, open, claimed, listed uint64
+	var entries, open, claimed, listed, decided uint64
+	since := indexedSince(tx)
 	counts := make(map[string]int)
 	err := tx.Bucket(bucketEntry).ForEach(func(k, v []byte) error {
 		e, err := decodeEntry(v)
@@ -116,6 +117,9 @@ func (j Journal) checkEntries(tx *bbolt.Tx, h head, cp checkpoint, owned uint64)
 			}
 		}
 		if !undecided(e) {
+			if decidedSince(e, since) {
+				decided++
+			}
 			return nil
 		}
 		open++
@@ -142,6 +146,9 @@ func (j Journal) checkEntries(tx *bbolt.Tx, h head, cp checkpoint, owned uint64)
 		return fmt.Errorf("%w: entries claim %d transitions, the chain holds %d", ErrChain, claimed, owned)
 	case entries != h.entries || open != h.undecided:
 		return fmt.Errorf("%w: %d entries, %d undecided; its head says %d, %d", ErrChain, entries, open, h.entries, h.undecided)
+	}
+	if err := checkDecided(tx, decided); err != nil {
+		return err
 	}
 	return j.checkIndexes(tx, listed, counts)
 }

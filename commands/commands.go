@@ -21,10 +21,11 @@
 //	journal.entry    principal (32) kind 0 id -> entry
 //	journal.task     task -> bucket of sequence (8) -> row: the undecided commands in arrival order
 //	journal.of       task 0 sequence (8) -> entry key: all entries of a task
+//	journal.decided  task 0 device (32) sequence (8) -> entry key: a sender's decided commands, by decision
 //	journal.lease    task -> device (32), expiry (8)
 //	journal.count    't' task or 'd' device -> undecided entries (4)
 //	journal.pruned   first 16 bytes of SHA-256 of an entry key -> empty
-//	journal.meta     format, head, checkpoint, restored
+//	journal.meta     head, checkpoint, restored, decided
 //
 // The head holds the last sequence, its hash, the last journalled time and the
 // counts. Pruning moves the checkpoint, the sequence and hash from which the
@@ -80,6 +81,7 @@ const (
 	OutcomeExpired            // outlived 24 hours
 	OutcomeSuperseded         // a newer one, or the turn's end, made it moot
 	OutcomeRemoved            // removed unrun by its device
+	OutcomeUnknown            // other kinds: a stop cut it off, and whether it happened cannot be seen
 )
 
 // Entry is one journalled command (or other effectful request) as it stands.

@@ -151,7 +151,7 @@ func (r *reader) state() State {
 
 func (r *reader) outcome() Outcome {
 	o := Outcome(r.u8())
-	if o > OutcomeRemoved {
+	if o > OutcomeUnknown {
 		r.bad = true
 	}
 	return o

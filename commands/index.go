@@ -34,6 +34,9 @@ func (Journal) index(tx *bbolt.Tx, old, e Entry, key []byte, h *head) error {
 			}
 		}
 	}
+	if err := indexDecided(tx, e, key); err != nil {
+		return err
+	}
 	if e.Key.Kind != KindCommand || !was && !is {
 		return nil
 	}

@@ -110,6 +110,9 @@ func (Journal) drop(tx *bbolt.Tx, e Entry) error {
 			return err
 		}
 	}
+	if err := dropDecided(tx, e); err != nil {
+		return err
+	}
 	h, err := readHead(tx)
 	if err != nil {
 		return err

@@ -14,7 +14,7 @@ func (s State) String() string {
 }
 
 func (o Outcome) String() string {
-	return name([]string{"none", "applied", "rejected", "expired", "superseded", "removed"}, uint8(o))
+	return name([]string{"none", "applied", "rejected", "expired", "superseded", "removed", "unknown"}, uint8(o))
 }
 
 func (p Phase) String() string {

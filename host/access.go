@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"sort"
+	"strings"
 
 	"go.etcd.io/bbolt"
 
@@ -42,12 +43,21 @@ func (c *Core) NewInvitation(ctx context.Context, rights nip.Rights, days int, r
 			return errors.New("64 invitations are open; wait five minutes for the first to run out")
 		}
 		key := commands.Key{Principal: c.self, Kind: "invite.create", ID: string(inv.ID)}
-		if err := c.journal.Note(tx, key, c.localSender(), "", "invitation by the person at the machine", commands.OutcomeApplied, "", 0, now); err != nil {
+		if err := c.journal.Note(tx, key, c.localSender(), "", fmt.Sprintf("invitation by the person at the machine: %s for %d days", rightsNote(rights), days), commands.OutcomeApplied, "", 0, now); err != nil {
 			return err
 		}
 		return putJSON(tx, bucketInvitations, string(inv.ID), rec)
 	})
 	return inv, code, err
+}
+
+// rightsNote is a list of rights as a note has it.
+func rightsNote(rights nip.Rights) string {
+	names := make([]string, len(rights))
+	for i, r := range rights {
+		names[i] = string(r)
+	}
+	return strings.Join(names, ",")
 }
 
 // localSender is the person at the machine in the journal: the host's own key.

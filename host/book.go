@@ -29,6 +29,8 @@ var (
 	// empty until then.
 	bucketEnrollments = []byte("enrollments") // enrollment ID -> enrollmentRecord
 	bucketPages       = []byte("pages")       // device, task -> 8-byte revision of the page published last
+	bucketActs        = []byte("acts")        // act ID -> act, until its outcome is recorded
+	bucketStates      = []byte("states")      // device, task -> toldStates
 )
 
 var hostBuckets = [][]byte{

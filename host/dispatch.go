@@ -22,10 +22,8 @@ func (h *Host) dispatch(ctx context.Context, k *call) error {
 		return h.queueEdit(ctx, k, queueAsk{task: op.Task, edit: op.Edit})
 	case nip.TaskQueueAt:
 		return h.queueEdit(ctx, k, queueAsk{task: op.Task, edit: op.Edit, at: &op})
-	case nip.TaskCreate, nip.TaskSteer, nip.TaskCancel:
+	case nip.TaskCreate, nip.TaskSteer, nip.TaskCancel, nip.TaskArchive:
 		return h.taskEffect(ctx, k)
-	case nip.TaskArchive:
-		return h.archiveFromWire(ctx, k, op)
 	case nip.InviteCreate:
 		return h.inviteFromWire(ctx, k, op)
 	case nip.InviteCancel:

@@ -55,7 +55,7 @@ func (h *Host) enrollment(tx *bbolt.Tx, k *call, id nip.EnrollmentID, digest nip
 // wrong code with its count, so that no retry of the same request counts twice.
 func (h *Host) approve(ctx context.Context, k *call, op nip.EnrollApprove) error {
 	issued := false
-	what := "approve enrollment " + string(op.Enrollment) + " for " + string(op.Device)
+	what := "approve enrollment " + string(op.Enrollment) + " for " + string(op.Device) + ": " + rightsNote(op.Rights)
 	err := h.answerRetained(ctx, k, nip.Reply{}, func(tx *bbolt.Tx, now int64) (nip.Reply, error) {
 		issued = false
 		rec, code, err := h.enrollment(tx, k, op.Enrollment, op.RequestDigest)

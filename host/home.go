@@ -288,6 +288,12 @@ func OpenCore(home string, o Options) (*Core, error) {
 		return nil, err
 	}
 	c.lock = lock
+	if err := c.settleActs(context.Background()); err != nil {
+		if fatal(err) {
+			return nil, errors.Join(err, c.Close())
+		}
+		c.log.Error().Err(err).Msg("what a stop had cut off cannot be read; holdfast check names the damage")
+	}
 	return c, nil
 }
 
@@ -339,7 +345,7 @@ func openLocked(home string, o Options) (*Core, error) {
 		return nil, err
 	}
 	c.eval = &commands.Evaluator{
-		DB: c.db, Tasks: taskPort{c}, Now: o.Now,
+		DB: tellingDB{c.db, c}, Tasks: taskPort{c}, Now: o.Now,
 		Standing: func(tx *bbolt.Tx, s commands.Sender, now int64) bool {
 			code, err := c.standing(tx, s, nip.Operate, now)
 			return err == nil && code == ""

@@ -69,7 +69,7 @@ func (h *Host) inviteFromWire(ctx context.Context, k *call, op nip.InviteCreate)
 		if err := putJSON(tx, bucketInvitations, string(inv.ID), rec); err != nil {
 			return nip.Reply{}, err
 		}
-		if err := h.note(tx, k, "", "invitation "+string(inv.ID), nil, 0, now); err != nil {
+		if err := h.note(tx, k, "", "invitation "+string(inv.ID)+": "+rightsNote(op.Rights), nil, 0, now); err != nil {
 			return nip.Reply{}, err
 		}
 		return nip.Reply{Outcome: nip.Invited{Invitation: inv.ID, Code: code, ExpiresAt: inv.ExpiresAt}}, nil

@@ -2,7 +2,6 @@ package host
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -42,6 +41,10 @@ var verbs = map[string]verb{
 	"task.archive":     verbTaskArchive,
 	"task.restore":     verbTaskRestore,
 	"task.recover":     verbTaskRecover,
+	"task.execute":     verbTaskExecute,
+	"task.executed":    verbTaskExecuted,
+	"secret.set":       verbSecretSet,
+	"secret.remove":    verbSecretRemove,
 	"journal.list":     verbJournalList,
 	"journal.show":     verbJournalShow,
 	"journal.tail":     verbJournalTail,
@@ -288,38 +291,55 @@ type WorkspaceArgs struct {
 	Path  string    `json:"path"`
 }
 
-func verbWorkspaceAdd(_ context.Context, c *Core, raw json.RawMessage, emit func(any) error) error {
+func verbWorkspaceAdd(ctx context.Context, c *Core, raw json.RawMessage, emit func(any) error) error {
 	var a WorkspaceArgs
 	if err := arguments(raw, &a); err != nil {
 		return err
 	}
-	w, err := AddWorkspace(c.home, a.Label, a.Path)
+	path, err := rootFor(c.home, a.Label, a.Path)
 	if err != nil {
+		return err
+	}
+	var w Workspace
+	if err := c.do(ctx, act{Kind: "workspace.add", Name: string(a.Label), Want: path}, string(a.Label)+" is "+path, nil, func() (end actEnd, err error) {
+		w, err = AddWorkspace(c.home, a.Label, path)
+		return end, err
+	}); err != nil {
 		return err
 	}
 	return emit(WorkspaceRow{w.Label, w.Path, w.kind()})
 }
 
-func verbWorkspaceRemove(_ context.Context, c *Core, raw json.RawMessage, emit func(any) error) error {
+func verbWorkspaceRemove(ctx context.Context, c *Core, raw json.RawMessage, emit func(any) error) error {
 	var a WorkspaceArgs
 	if err := arguments(raw, &a); err != nil {
 		return err
 	}
-	if err := RemoveWorkspace(c.home, a.Label); err != nil {
+	if why := labelFault(a.Label); why != "" {
+		return fmt.Errorf("%w: no workspace %q", ErrNotFound, a.Label)
+	}
+	if err := c.do(ctx, act{Kind: "workspace.remove", Name: string(a.Label)}, string(a.Label), nil, func() (actEnd, error) {
+		return actEnd{}, RemoveWorkspace(c.home, a.Label)
+	}); err != nil {
 		return err
 	}
 	return emit(map[string]any{"removed": a.Label})
 }
 
-func verbPolicySet(_ context.Context, c *Core, raw json.RawMessage, emit func(any) error) error {
-	p, err := SavePolicy(c.home, raw)
+func verbPolicySet(ctx context.Context, c *Core, raw json.RawMessage, emit func(any) error) error {
+	settings.Lock()
+	defer settings.Unlock()
+	p, err := checkedPolicy(c.home, raw)
+	if err == nil {
+		err = c.keepPolicy(ctx, "policy.set", p)
+	}
 	if err != nil {
 		return err
 	}
 	return c.policyChanged(p, emit)
 }
 
-func verbPolicyOff(_ context.Context, c *Core, _ json.RawMessage, emit func(any) error) error {
+func verbPolicyOff(ctx context.Context, c *Core, _ json.RawMessage, emit func(any) error) error {
 	settings.Lock()
 	defer settings.Unlock()
 	p, _, err := loadPolicy(c.home)
@@ -328,11 +348,24 @@ func verbPolicyOff(_ context.Context, c *Core, _ json.RawMessage, emit func(any)
 	}
 	p.Enabled = false
 	if len(p.Rules) > 0 {
-		if err := writePolicy(c.home, p); err != nil {
+		if err := c.keepPolicy(ctx, "policy.off", p); err != nil {
 			return err
 		}
 	}
 	return c.policyChanged(p, emit)
+}
+
+// keepPolicy journals the policy's digest, which names in execution grants what
+// a turn was admitted by, and writes it.
+func (c *Core) keepPolicy(ctx context.Context, kind string, p Policy) error {
+	out, err := policyFile(p)
+	if err != nil {
+		return err
+	}
+	digest := nip.DigestOf(out)
+	return c.do(ctx, act{Kind: kind, Want: string(digest)}, string(digest), nil, func() (actEnd, error) {
+		return actEnd{}, writePolicy(c.home, p)
+	})
 }
 
 // policyChanged wakes the starter and names the turns that the change does not
@@ -388,27 +421,6 @@ func verbCheck(_ context.Context, c *Core, _ json.RawMessage, emit func(any) err
 		rows = append(rows, row{"workspaces.json", false, err.Error()})
 	}
 	return emit(map[string]any{"stores": rows})
-}
-
-// localNote journals an act of the person at the machine.
-func (c *Core) localNote(ctx context.Context, kind string, task owner.TaskID, note string, revision int64, fn func(tx *bbolt.Tx) error) error {
-	id, err := nip.NewID(rand.Reader)
-	if err != nil {
-		return err
-	}
-	return c.db.Update(ctx, func(tx *bbolt.Tx) error {
-		if fn != nil {
-			if err := fn(tx); err != nil {
-				return err
-			}
-		}
-		wire := nip.TaskID("")
-		if nip.ValidID(string(task)) {
-			wire = nip.TaskID(task)
-		}
-		key := commands.Key{Principal: c.self, Kind: kind, ID: id}
-		return c.journal.Note(tx, key, c.localSender(), wire, note, commands.OutcomeApplied, "", revision, c.now())
-	})
 }
 
 // ErrorCode is the operator protocol's word for an error, so that a verb ends

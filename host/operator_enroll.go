@@ -163,7 +163,7 @@ func (c *Core) Enroll(ctx context.Context, rights nip.Rights, relay nip.RelayURL
 			}
 		}
 		key := commands.Key{Principal: c.self, Kind: "enroll.request", ID: id}
-		if err := c.journal.Note(tx, key, c.localSender(), "", "enrollment request by the person at the machine", commands.OutcomeApplied, "", 0, now); err != nil {
+		if err := c.journal.Note(tx, key, c.localSender(), "", "enrollment request by the person at the machine: "+rightsNote(rights), commands.OutcomeApplied, "", 0, now); err != nil {
 			return err
 		}
 		return putJSON(tx, bucketEnrollments, id, rec)

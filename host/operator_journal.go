@@ -79,13 +79,6 @@ func verbJournalList(_ context.Context, c *Core, raw json.RawMessage, emit func(
 	return emit(map[string]any{"entries": views, "next": next})
 }
 
-// journalKinds are the kinds of entries, so that one is found by its key.
-var journalKinds = []string{
-	commands.KindCommand, "task.create", "task.steer", "task.cancel", "task.archive", "task.queue", "task.queue.at_revision", "artifact.put",
-	"enroll.redeem", "invite.create", "device.revoke", "task.new", "task.stop",
-	"invite.cancel", "enroll.request", "enroll.approve", "enroll.deny", "grant.renew",
-}
-
 // verbJournalShow finds an entry by its device and its command or request ID
 // and shows each state it passed.
 func verbJournalShow(_ context.Context, c *Core, raw json.RawMessage, emit func(any) error) error {
@@ -98,17 +91,12 @@ func verbJournalShow(_ context.Context, c *Core, raw json.RawMessage, emit func(
 	}
 	var view *EntryView
 	err := c.db.View(func(tx *bbolt.Tx) error {
-		for _, kind := range journalKinds {
-			e, found, err := c.journal.Get(tx, commands.Key{Principal: a.Device, Kind: kind, ID: a.ID})
-			if err != nil {
-				return err
-			}
-			if found {
-				view = entryView(e, a.NoText)
-				return c.history(tx, e, view)
-			}
+		e, found, err := c.journal.Find(tx, a.Device, a.ID)
+		if err != nil || !found {
+			return err
 		}
-		return nil
+		view = entryView(e, a.NoText)
+		return c.history(tx, e, view)
 	})
 	if err == nil && view == nil {
 		err = fmt.Errorf("%w: no entry %s of device %s", ErrNotFound, a.ID, a.Device)

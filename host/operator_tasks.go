@@ -9,6 +9,8 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"holdfast/commands"
+	"holdfast/internal/procid"
 	"holdfast/nip"
 	"holdfast/owner"
 )
@@ -23,7 +25,11 @@ type TaskArgs struct {
 	Request   []byte       `json:"request"` // exact bytes of a task command
 	Verb      string       `json:"verb"`    // submit, cancel, correct or continue: what the bytes must be
 	Grant     []byte       `json:"grant"`   // exact bytes of an execution grant
+	Caller    procid.ID    `json:"caller"`  // who owns the turn of "task.execute", and says how it ended
 }
+
+// byHand is the note of an act that has nothing more to say.
+const byHand = "by the person at the machine"
 
 // verbTaskNew is a task of the person at the machine: its turn may start by
 // the policy as a device's may, with nobody's standing to recheck.
@@ -68,15 +74,16 @@ func verbTaskNew(ctx context.Context, c *Core, raw json.RawMessage, emit func(an
 	}
 	// The origin first: a task without one would never start. A row without a
 	// task means nothing.
-	if err := c.localNote(ctx, "task.new", owner.TaskID(id), "by the person at the machine", 1, func(tx *bbolt.Tx) error {
-		return putOrigin(tx, owner.TaskID(id), 1, turnOrigin{Sender: c.localSender(), Local: true})
+	task := owner.TaskID(id)
+	if err := c.do(ctx, act{Kind: "task.new", Task: task, Bytes: b}, byHand, func(tx *bbolt.Tx) error {
+		return putOrigin(tx, task, 1, turnOrigin{Sender: c.localSender(), Local: true})
+	}, func() (actEnd, error) {
+		rec, err := c.store.Apply(ctx, b)
+		return actEnd{revision: rec.Revision}, err
 	}); err != nil {
 		return err
 	}
-	if _, err := c.store.Apply(ctx, b); err != nil {
-		return err
-	}
-	return c.emitTask(owner.TaskID(id), emit)
+	return c.emitTask(task, emit)
 }
 
 func firstLine(s string) string {
@@ -101,35 +108,66 @@ func (c *Core) emitTask(id owner.TaskID, emit func(any) error) error {
 }
 
 // StopTask asks whatever turn the task has to stop, at whatever revision it
-// stands.
+// stands. Each try's exact bytes are durable before the task sees them.
 func (c *Core) StopTask(ctx context.Context, id owner.TaskID, reason string) (owner.Task, error) {
-	for try := 0; ; try++ {
-		t, err := c.settled(ctx, id)
-		if err != nil {
-			return t, err
-		}
-		if t.Status != owner.Queued && t.Status != owner.Running {
-			return t, nil
-		}
-		token, err := nip.NewID(rand.Reader)
-		if err != nil {
-			return t, err
-		}
-		b, err := owner.EncodeCommand(owner.Command{
-			CommandID: token, TaskID: id, Expected: &t.Revision, Action: owner.Action{Cancel: &owner.CancelAction{Reason: reason}},
-		})
-		if err != nil {
-			return t, fmt.Errorf("%w: %s", ErrUsage, err)
-		}
-		_, err = c.store.Apply(ctx, b)
-		if refusedAs(err, "revision_mismatch") && try < 50 {
-			continue // an owner event came between; the person meant whatever runs
-		}
-		if err != nil {
-			return t, err
-		}
-		return c.store.Get(id)
+	t, err := c.settled(ctx, id)
+	if err != nil {
+		return t, err
 	}
+	a := act{Kind: "task.stop", Task: id}
+	if !stoppable(&t) {
+		return t, c.moot(ctx, a, reason, t.Revision)
+	}
+	if a.Bytes, err = stopBytes(&t, reason); err != nil {
+		return t, err
+	}
+	actID, err := c.intend(ctx, a, reason, nil)
+	if err != nil {
+		return t, err
+	}
+	var end actEnd
+	for try := 0; ; try++ {
+		var rec owner.Receipt
+		rec, err = c.store.Apply(ctx, a.Bytes)
+		end = actEnd{revision: rec.Revision}
+		if !refusedAs(err, "revision_mismatch") || try == 50 {
+			break
+		}
+		// An owner event came between; the person meant whatever runs.
+		if t, err = c.settled(ctx, id); err != nil {
+			break
+		}
+		if !stoppable(&t) {
+			end, err = actEnd{outcome: commands.OutcomeSuperseded, revision: t.Revision}, nil
+			break
+		}
+		if a.Bytes, err = stopBytes(&t, reason); err == nil {
+			err = c.exactly(ctx, actID, a)
+		}
+		if err != nil {
+			break
+		}
+	}
+	if err := c.ended(ctx, actID, a, end, err); err != nil {
+		return t, err
+	}
+	return c.store.Get(id)
+}
+
+func stoppable(t *owner.Task) bool { return t.Status == owner.Queued || t.Status == owner.Running }
+
+func stopBytes(t *owner.Task, reason string) ([]byte, error) {
+	token, err := nip.NewID(rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	b, err := owner.EncodeCommand(owner.Command{
+		CommandID: token, TaskID: t.ID, Expected: &t.Revision, Action: owner.Action{Cancel: &owner.CancelAction{Reason: reason}},
+	})
+	if err != nil {
+		err = fmt.Errorf("%w: %s", ErrUsage, err)
+	}
+	return b, err
 }
 
 func verbTaskStop(ctx context.Context, c *Core, raw json.RawMessage, emit func(any) error) error {
@@ -140,11 +178,7 @@ func verbTaskStop(ctx context.Context, c *Core, raw json.RawMessage, emit func(a
 	if a.Reason == "" {
 		a.Reason = "stopped by the person at the machine"
 	}
-	t, err := c.StopTask(ctx, a.Task, a.Reason)
-	if err != nil {
-		return err
-	}
-	if err := c.localNote(ctx, "task.stop", a.Task, a.Reason, t.Revision, nil); err != nil {
+	if _, err := c.StopTask(ctx, a.Task, a.Reason); err != nil {
 		return err
 	}
 	return c.emitTask(a.Task, emit)
@@ -164,8 +198,11 @@ func verbTaskApply(ctx context.Context, c *Core, raw json.RawMessage, emit func(
 	if got := actionName(cmd.Action); got != a.Verb {
 		return fmt.Errorf("%w: the document is a %s, the verb is %s", ErrUsage, got, a.Verb)
 	}
-	rec, err := c.store.Apply(ctx, a.Request)
-	if err != nil {
+	var rec owner.Receipt
+	if err := c.do(ctx, act{Kind: "task." + a.Verb, Task: cmd.TaskID, Bytes: a.Request}, "exact document, "+string(owner.DigestOf(a.Request))+", for task "+string(cmd.TaskID), nil, func() (end actEnd, err error) {
+		rec, err = c.store.Apply(ctx, a.Request)
+		return actEnd{revision: rec.Revision}, err
+	}); err != nil {
 		return err
 	}
 	if h := c.serving; h != nil {
@@ -196,7 +233,7 @@ type Started struct {
 	Diagnostics string       `json:"diagnostics"`
 }
 
-func verbTaskStart(_ context.Context, c *Core, raw json.RawMessage, emit func(any) error) error {
+func verbTaskStart(ctx context.Context, c *Core, raw json.RawMessage, emit func(any) error) error {
 	var a TaskArgs
 	if err := arguments(raw, &a); err != nil {
 		return err
@@ -212,11 +249,79 @@ func verbTaskStart(_ context.Context, c *Core, raw json.RawMessage, emit func(an
 	if err != nil {
 		return err
 	}
-	l, err := c.opts.Launch(c.store, g.TaskID, blob)
-	if err != nil {
+	var l *owner.Launched
+	if err := c.do(ctx, act{Kind: "task.start", Task: g.TaskID}, grantNote(blob, g.TaskID), nil, func() (end actEnd, err error) {
+		l, err = c.opts.Launch(c.store, g.TaskID, blob)
+		return end, err
+	}); err != nil {
 		return err
 	}
 	return emit(Started{g.TaskID, l.PID, "pending", l.Diagnostic})
+}
+
+func grantNote(grant owner.Digest, task owner.TaskID) string {
+	return "execution grant " + string(grant) + " for task " + string(task)
+}
+
+// ActStarted names an act whose caller says how it ended.
+type ActStarted struct {
+	Act string `json:"act"`
+}
+
+// ActEnded of "task.executed".
+type ActEnded struct {
+	Act  string `json:"act"`
+	Code string `json:"code"` // why nothing was executed; "" where a turn was
+}
+
+// verbTaskExecute journals that the caller is about to own one turn itself.
+func verbTaskExecute(ctx context.Context, c *Core, raw json.RawMessage, emit func(any) error) error {
+	var a TaskArgs
+	if err := arguments(raw, &a); err != nil {
+		return err
+	}
+	g, err := owner.ParseGrant(a.Grant)
+	if err != nil {
+		return err
+	}
+	t, err := c.store.Get(g.TaskID)
+	if err != nil {
+		return err
+	}
+	id, err := c.intend(ctx, act{Kind: "task.execute", Task: g.TaskID, Revision: t.Revision, Caller: a.Caller}, grantNote(owner.DigestOf(a.Grant), g.TaskID), nil)
+	if err != nil {
+		return err
+	}
+	return emit(ActStarted{id})
+}
+
+// verbTaskExecuted journals how that ended; the turn's own end is in the task.
+func verbTaskExecuted(ctx context.Context, c *Core, raw json.RawMessage, emit func(any) error) error {
+	var a ActEnded
+	if err := arguments(raw, &a); err != nil {
+		return err
+	}
+	var of act
+	if err := c.db.View(func(tx *bbolt.Tx) error {
+		found, err := getJSON(tx, bucketActs, a.Act, &of)
+		if err == nil && (!found || of.Kind != "task.execute") {
+			err = fmt.Errorf("%w: no execution %q is open", ErrNotFound, cut(a.Act, 64))
+		}
+		return err
+	}); err != nil {
+		return err
+	}
+	end := actEnd{}
+	if a.Code != "" {
+		end = actEnd{outcome: commands.OutcomeRejected, reason: nip.Code(cut(a.Code, 64))}
+	}
+	if t, err := c.store.Get(of.Task); err == nil {
+		end.revision = t.Revision
+	}
+	if err := c.conclude(ctx, a.Act, of.Kind, end); err != nil {
+		return err
+	}
+	return emit(ActStarted{a.Act})
 }
 
 func verbTaskArchive(ctx context.Context, c *Core, raw json.RawMessage, emit func(any) error) error {
@@ -227,7 +332,9 @@ func verbTaskArchive(ctx context.Context, c *Core, raw json.RawMessage, emit fun
 	if a.Reason == "" || len(a.Reason) > 512 {
 		return fmt.Errorf("%w: archive needs a reason of at most 512 bytes", ErrUsage)
 	}
-	if err := c.archive(ctx, a.Task, a.Reason, "owner"); err != nil {
+	if err := c.moveTask(ctx, "task.archive", a.Task, a.Reason, func() error {
+		return c.archive(ctx, a.Task, a.Reason, "owner")
+	}); err != nil {
 		return err
 	}
 	return c.emitTask(a.Task, emit)
@@ -238,16 +345,35 @@ func verbTaskRestore(ctx context.Context, c *Core, raw json.RawMessage, emit fun
 	if err := arguments(raw, &a); err != nil {
 		return err
 	}
-	t, err := c.store.Get(a.Task)
+	if err := c.moveTask(ctx, "task.restore", a.Task, byHand, func() error {
+		t, err := c.store.Get(a.Task)
+		if err != nil || t.Archived == nil {
+			return err
+		}
+		_, err = c.store.Append(ctx, a.Task, epochOfTask(&t), owner.Event{Restored: true})
+		return err
+	}); err != nil {
+		return err
+	}
+	return c.emitTask(a.Task, emit)
+}
+
+// moveTask journals a verb that appends an event of its own to a task's log.
+func (c *Core) moveTask(ctx context.Context, kind string, id owner.TaskID, note string, move func() error) error {
+	t, err := c.store.Get(id)
 	if err != nil {
 		return err
 	}
-	if t.Archived != nil {
-		if _, err := c.store.Append(ctx, a.Task, epochOfTask(&t), owner.Event{Restored: true}); err != nil {
-			return err
-		}
+	if wireTask(id) == "" {
+		note = "task " + string(id) + ": " + note
 	}
-	return c.emitTask(a.Task, emit)
+	return c.do(ctx, act{Kind: kind, Task: id, Revision: t.Revision}, note, nil, func() (end actEnd, err error) {
+		if err := move(); err != nil {
+			return end, err
+		}
+		t, err := c.store.Get(id)
+		return actEnd{revision: t.Revision}, err
+	})
 }
 
 func verbTaskRecover(ctx context.Context, c *Core, raw json.RawMessage, emit func(any) error) error {
@@ -255,7 +381,10 @@ func verbTaskRecover(ctx context.Context, c *Core, raw json.RawMessage, emit fun
 	if err := arguments(raw, &a); err != nil {
 		return err
 	}
-	if _, err := c.store.Recover(ctx, a.Task); err != nil {
+	if err := c.moveTask(ctx, "task.recover", a.Task, byHand, func() error {
+		_, err := c.store.Recover(ctx, a.Task)
+		return err
+	}); err != nil {
 		return err
 	}
 	return c.emitTask(a.Task, emit)

@@ -76,7 +76,7 @@ func putOutbox(tx *bbolt.Tx, r outboxRow) error { return putJSON(tx, bucketOutbo
 // dropOutbox forgets what was meant for a device that lost its standing.
 func dropOutbox(tx *bbolt.Tx, device nip.PubKey) error {
 	prefix := string(device) + "/"
-	for _, bucket := range [][]byte{bucketOutbox, bucketPublished, bucketPages} {
+	for _, bucket := range [][]byte{bucketOutbox, bucketPublished, bucketPages, bucketStates} {
 		b := tx.Bucket(bucket)
 		if b == nil {
 			continue
@@ -263,7 +263,8 @@ func (o *outboxSender) send(ctx context.Context, relay nip.RelayURL, rows []outb
 				if !ok {
 					return
 				}
-				ok = r.Until <= now || o.h.deliver(ctx, relay, r.Event, publishTimeout)
+				current, err := o.current(r)
+				ok = err == nil && (!current || r.Until <= now || o.h.deliver(ctx, relay, r.Event, publishTimeout))
 				mu.Lock()
 				if ok {
 					done = append(done, r)
@@ -304,6 +305,19 @@ func (o *outboxSender) send(ctx context.Context, relay nip.RelayURL, rows []outb
 		o.wake() // what came meanwhile, or stands behind a full batch
 	}
 	return err
+}
+
+// current reports whether the row still waits. Since the batch was claimed a
+// newer event may have taken its place, or its device may have lost its
+// standing: then it must not leave.
+func (o *outboxSender) current(r outboxRow) (bool, error) {
+	var now outboxRow
+	found := false
+	err := o.h.db.View(func(tx *bbolt.Tx) (err error) {
+		found, err = getJSON(tx, bucketOutbox, r.key(), &now)
+		return err
+	})
+	return found && now.Event.ID == r.Event.ID, err
 }
 
 // deliver publishes one event and reports whether the relay took it.

@@ -211,23 +211,34 @@ func loadPolicy(home string) (Policy, nip.Digest, error) {
 func SavePolicy(home string, raw []byte) (Policy, error) {
 	settings.Lock()
 	defer settings.Unlock()
-	ws, err := loadWorkspaces(home)
-	if err != nil {
-		return Policy{}, err
-	}
-	p, err := ParsePolicy(raw, func(l nip.Label) bool { _, ok := ws.find(l); return ok })
+	p, err := checkedPolicy(home, raw)
 	if err != nil {
 		return p, err
 	}
 	return p, writePolicy(home, p)
 }
 
+// checkedPolicy is the policy as it would be kept.
+func checkedPolicy(home string, raw []byte) (Policy, error) {
+	ws, err := loadWorkspaces(home)
+	if err != nil {
+		return Policy{}, err
+	}
+	return ParsePolicy(raw, func(l nip.Label) bool { _, ok := ws.find(l); return ok })
+}
+
 func writePolicy(home string, p Policy) error {
-	out, err := EncodePolicy(p)
+	out, err := policyFile(p)
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(filepath.Join(home, "policy.json"), append(out, '\n'))
+	return atomicfile.Write(filepath.Join(home, "policy.json"), out)
+}
+
+// policyFile is policy.json whole.
+func policyFile(p Policy) ([]byte, error) {
+	out, err := EncodePolicy(p)
+	return append(out, '\n'), err
 }
 
 // EncodePolicy is the document as policy show prints it.

@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"go.etcd.io/bbolt"
 
@@ -55,7 +56,7 @@ func (h *Host) queueEdit(ctx context.Context, k *call, a queueAsk) error {
 			return err
 		}
 		if a.changes() {
-			if err := h.note(tx, k, a.task, a.edit.Action, reply.Refusal, view.Revision, now); err != nil {
+			if err := h.note(tx, k, a.task, editNote(a.edit), reply.Refusal, view.Revision, now); err != nil {
 				return err
 			}
 		}
@@ -206,4 +207,14 @@ func fitQueue(q nip.QueueState) nip.QueueState {
 		q.Items[i].Text = nil
 	}
 	return q
+}
+// editNote says which edit was asked for, and of which message; never its text.
+func editNote(e nip.QueueEdit) string {
+	switch {
+	case e.Command != "":
+		return e.Action + " " + string(e.Command)
+	case e.Action == "reorder":
+		return fmt.Sprintf("reorder %d messages", len(e.Commands))
+	}
+	return e.Action
 }

@@ -70,6 +70,13 @@ func (h *Host) recorded(tx *bbolt.Tx, k *call, op nip.RequestOperation, now int6
 	return nip.Reply{Outcome: out}, err
 }
 
+// journalledRequests are the operations of devices that leave an entry under
+// their request ID.
+var journalledRequests = []string{
+	"task.create", "task.steer", "task.cancel", "task.archive", "task.queue", "task.queue.at_revision", "artifact.put",
+	"enroll.redeem", "enroll.approve", "enroll.deny", "invite.create", "invite.cancel", "device.revoke",
+}
+
 // unrecorded says of a request without a row why it has none, "" where this host
 // knows nothing of it. Null is only said then: a device may conclude from it
 // that the request never took effect.
@@ -83,10 +90,7 @@ func (h *Host) unrecorded(tx *bbolt.Tx, k *call, op nip.RequestOperation, now in
 		}
 		return nip.Unavailable, nil // of a kind that is kept for its minute only
 	}
-	for _, kind := range journalKinds {
-		if kind == commands.KindCommand {
-			continue // their IDs are no requests
-		}
+	for _, kind := range journalledRequests {
 		known, err := h.journal.Known(tx, commands.Key{Principal: k.opened.Signer, Kind: kind, ID: string(op.Request)})
 		if err != nil || known {
 			return nip.Unavailable, err

@@ -183,6 +183,7 @@ func (r *rig) open() {
 	r.paper = newPaper()
 	r.c, r.h = c, NewHost(c, r.paper, nil)
 	r.h.outbox.retry = 20 * time.Millisecond
+	r.h.teller.settle, r.h.teller.pause = time.Millisecond, time.Millisecond
 }
 
 func (r *rig) close() {

@@ -41,6 +41,7 @@ type Host struct {
 	publisher *publisher
 	replies   *replySender
 	answers   *answerBook
+	teller    *teller
 	hints     *hintBook
 	nudges    *nudgeBook
 	crew      sync.WaitGroup // goroutines beside the loops: owners' reapers
@@ -77,6 +78,7 @@ func NewHost(c *Core, t Transport, onEvent func(Event)) *Host {
 	h.starter = &starter{h: h, bell: make(chan struct{}, 1), live: map[owner.TaskID]*owner.Launched{}}
 	h.deadlines = &deadlines{h: h, bell: make(chan struct{}, 1), dirty: map[nip.TaskID]bool{}, retry: map[nip.TaskID]int64{}}
 	h.publisher = &publisher{h: h, bell: make(chan struct{}, 1), dirty: map[owner.TaskID]bool{}, published: map[owner.TaskID]int64{}}
+	h.teller = &teller{h: h, bell: make(chan struct{}, 1), settle: statesSettle, pause: statesPause}
 	h.hints = &hintBook{h: h, sent: map[nip.PubKey]sentHints{}}
 	h.nudges = &nudgeBook{h: h, heeded: map[nip.EventID]bool{}, last: map[nip.PubKey]int64{}}
 	c.serving = h
@@ -107,7 +109,7 @@ func (h *Host) Run(ctx context.Context) error {
 		}
 	})
 	for _, loop := range []func(context.Context) error{
-		h.receiveAll, h.watchTasks, h.outbox.run, h.starter.run, h.deadlines.run, h.publisher.run, h.watchExpiry, h.janitor, h.nudges.run,
+		h.receiveAll, h.watchTasks, h.outbox.run, h.starter.run, h.deadlines.run, h.publisher.run, h.teller.run, h.watchExpiry, h.janitor, h.nudges.run,
 	} {
 		g.Go(func() error { return loop(ctx) })
 	}
@@ -159,6 +161,9 @@ func (h *Host) wakeUp(ctx context.Context) error {
 		if err := h.deadlines.evaluate(ctx, t); err != nil {
 			return err
 		}
+	}
+	if err := h.teller.retell(ctx); err != nil {
+		return err
 	}
 	return h.republish(ctx, nil)
 }

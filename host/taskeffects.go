@@ -14,7 +14,8 @@ import (
 )
 
 // admittedEffect is a task.create, task.steer or task.cancel whose exact
-// task-command bytes are durable and whose outcome is not recorded yet.
+// task-command bytes are durable and whose outcome is not recorded yet, or a
+// task.archive, which has no bytes and may be repeated.
 type admittedEffect struct {
 	Sender    commands.Sender `json:"sender"`
 	Kind      string          `json:"kind"`
@@ -23,7 +24,8 @@ type admittedEffect struct {
 	ExpiresAt int64           `json:"expires_at"`
 }
 
-// taskEffect runs an operation that becomes exactly one task command.
+// taskEffect runs an operation that becomes exactly one task command, or one
+// archiving.
 //
 // Commit point 1 is the admitted row with the exact bytes: a crash before it
 // means that nothing happened and the device's retry starts over; after it the
@@ -124,7 +126,7 @@ func (h *Host) cannot(ctx context.Context, k *call, err error) error {
 
 // applyAdmitted is the second half of taskEffect, shared with the start-up.
 func (c *Core) applyAdmitted(ctx context.Context, id nip.RequestID, eff admittedEffect, answer func(tx *bbolt.Tx, r nip.Reply) error) error {
-	rec, err := c.apply(ctx, owner.TaskID(eff.Task), eff.Bytes)
+	revision, err := c.carryOut(ctx, eff)
 	var refused *owner.Error
 	if err != nil && (!errors.As(err, &refused) || refused.Code == "store_busy" && ctx.Err() != nil) {
 		return fmt.Errorf("apply %s: %w", eff.Kind, err)
@@ -137,13 +139,13 @@ func (c *Core) applyAdmitted(ctx context.Context, id nip.RequestID, eff admitted
 	}
 	return c.db.Update(ctx, func(tx *bbolt.Tx) error {
 		now := c.now()
-		if refused == nil && eff.Kind != "task.cancel" {
-			if err := putOrigin(tx, owner.TaskID(eff.Task), rec.Revision, turnOrigin{Sender: eff.Sender}); err != nil {
+		if refused == nil && (eff.Kind == "task.create" || eff.Kind == "task.steer") {
+			if err := putOrigin(tx, owner.TaskID(eff.Task), revision, turnOrigin{Sender: eff.Sender}); err != nil {
 				return err
 			}
 		}
 		key := commands.Key{Principal: eff.Sender.Device, Kind: eff.Kind, ID: string(id)}
-		if err := c.journal.Note(tx, key, eff.Sender, eff.Task, eff.Kind, outcome, reason, rec.Revision, now); err != nil {
+		if err := c.journal.Note(tx, key, eff.Sender, eff.Task, eff.Kind, outcome, reason, revision, now); err != nil {
 			return err
 		}
 		if err := tx.Bucket(bucketAdmitted).Delete([]byte(id)); err != nil {
@@ -157,6 +159,20 @@ func (c *Core) applyAdmitted(ctx context.Context, id nip.RequestID, eff admitted
 		}
 		return answer(tx, reply)
 	})
+}
+
+// carryOut does to the task what was admitted and returns its revision.
+func (c *Core) carryOut(ctx context.Context, eff admittedEffect) (int64, error) {
+	id := owner.TaskID(eff.Task)
+	if eff.Kind != "task.archive" {
+		rec, err := c.apply(ctx, id, eff.Bytes)
+		return rec.Revision, err
+	}
+	if err := c.archive(ctx, id, "archived by a device", string(eff.Sender.Device)); err != nil {
+		return 0, err
+	}
+	t, err := c.store.Get(id)
+	return t.Revision, err
 }
 
 // finishAdmitted runs at every start and, while the host serves, now and then:
@@ -251,6 +267,9 @@ func (h *Host) compile(ctx context.Context, k *call) (nip.TaskID, []byte, nip.Co
 			CommandID: id, TaskID: owner.TaskID(op.Task), Expected: &op.Revision,
 			Action: owner.Action{Cancel: &owner.CancelAction{Reason: op.Reason}},
 		})
+	case nip.TaskArchive:
+		_, err := h.settled(ctx, owner.TaskID(op.Task))
+		return op.Task, nil, "", err
 	}
 	return "", nil, "", fmt.Errorf("operation %s is no task command", k.req.Kind)
 }
@@ -285,40 +304,6 @@ func (h *Host) intentFor(op nip.TaskCreate) (*owner.Intent, nip.Code) {
 		Workspace:     owner.Workspace{Path: w.Path},
 		Configuration: owner.Configuration{Adapter: adapter},
 	}, ""
-}
-
-// archiveFromWire puts an ended task away; a repeat is fine, so a stop between
-// the event and the reply needs no row of its own.
-func (h *Host) archiveFromWire(ctx context.Context, k *call, op nip.TaskArchive) error {
-	h.effects.RLock() // as taskEffect
-	defer h.effects.RUnlock()
-	var code nip.Code
-	if err := h.db.View(func(tx *bbolt.Tx) (err error) {
-		code, err = h.standing(tx, k.who.sender, nip.Operate, h.now())
-		return err
-	}); err != nil {
-		return err
-	}
-	if code != "" {
-		return h.refuseStanding(k)
-	}
-	var refusal *nip.Refusal
-	err := h.archive(ctx, owner.TaskID(op.Task), "archived by a device", string(k.opened.Signer))
-	var refused *owner.Error
-	if errors.As(err, &refused) {
-		refusal = &nip.Refusal{Code: storeCode(refused.Code)}
-	} else if err != nil {
-		return h.cannot(ctx, k, err)
-	}
-	return h.answerRetained(ctx, k, nip.Reply{}, func(tx *bbolt.Tx, now int64) (nip.Reply, error) {
-		if err := h.note(tx, k, op.Task, "archive", refusal, 0, now); err != nil {
-			return nip.Reply{}, err
-		}
-		if refusal != nil {
-			return nip.Reply{Refusal: refusal}, nil
-		}
-		return nip.Reply{Outcome: nip.Dispatched{Operation: "task.archive", Reference: string(op.Task)}}, nil
-	})
 }
 
 // archive is idempotent: the first entry stays.

@@ -112,25 +112,9 @@ var settings sync.Mutex
 // AddWorkspace gives a root a label. The root must exist, be outside the home,
 // and is kept by its canonical path.
 func AddWorkspace(home string, label nip.Label, path string) (Workspace, error) {
-	if why := labelFault(label); why != "" {
-		return Workspace{}, fmt.Errorf("%w: label: %s", ErrUsage, why)
-	}
-	abs, err := filepath.Abs(path)
-	if err == nil {
-		abs, err = filepath.EvalSymlinks(abs)
-	}
+	abs, err := rootFor(home, label, path)
 	if err != nil {
-		return Workspace{}, fmt.Errorf("%w: %s", ErrUsage, err)
-	}
-	if st, err := os.Stat(abs); err != nil || !st.IsDir() {
-		return Workspace{}, fmt.Errorf("%w: %s is not a folder", ErrUsage, abs)
-	}
-	realHome, err := filepath.EvalSymlinks(home)
-	if err != nil {
-		return Workspace{}, fmt.Errorf("look at home: %w", err)
-	}
-	if within(abs, realHome) || within(realHome, abs) {
-		return Workspace{}, fmt.Errorf("%w: a workspace and the home must not contain each other", ErrUsage)
+		return Workspace{}, err
 	}
 	settings.Lock()
 	defer settings.Unlock()
@@ -150,6 +134,31 @@ func AddWorkspace(home string, label nip.Label, path string) (Workspace, error) 
 	}
 	f.Workspaces = append(f.Workspaces, w)
 	return w, f.save(home)
+}
+
+// rootFor is the canonical path that the label would name, or why it cannot.
+func rootFor(home string, label nip.Label, path string) (string, error) {
+	if why := labelFault(label); why != "" {
+		return "", fmt.Errorf("%w: label: %s", ErrUsage, why)
+	}
+	abs, err := filepath.Abs(path)
+	if err == nil {
+		abs, err = filepath.EvalSymlinks(abs)
+	}
+	if err != nil {
+		return "", fmt.Errorf("%w: %s", ErrUsage, err)
+	}
+	if st, err := os.Stat(abs); err != nil || !st.IsDir() {
+		return "", fmt.Errorf("%w: %s is not a folder", ErrUsage, abs)
+	}
+	realHome, err := filepath.EvalSymlinks(home)
+	if err != nil {
+		return "", fmt.Errorf("look at home: %w", err)
+	}
+	if within(abs, realHome) || within(realHome, abs) {
+		return "", fmt.Errorf("%w: a workspace and the home must not contain each other", ErrUsage)
+	}
+	return abs, nil
 }
 
 // RemoveWorkspace forgets a label; the folder and its tasks stay.

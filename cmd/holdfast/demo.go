@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"holdfast/host"
 	"holdfast/nip"
@@ -41,12 +42,13 @@ func (g *globals) makeDemo(ctx context.Context) string {
 	if err := makeDemoRepository(ctx, path); err != nil {
 		return fmt.Sprintf("no demonstration workspace: %s\nadd your own with holdfast workspace add LABEL PATH", err)
 	}
-	if _, err := host.AddWorkspace(g.home, demoLabel, path); err != nil {
+	// By the verbs, so that the journal begins with them.
+	if _, err := ask[host.WorkspaceRow](ctx, g, "workspace.add", host.WorkspaceArgs{Label: demoLabel, Path: path}); err != nil {
 		return fmt.Sprintf("no demonstration workspace: %s", err)
 	}
 	policy, err := demoPolicy(demoLabel)
 	if err == nil {
-		_, err = host.SavePolicy(g.home, policy)
+		_, err = ask[jsontext.Value](ctx, g, "policy.set", jsontext.Value(policy))
 	}
 	if err != nil {
 		return fmt.Sprintf("no demonstration policy: %s", err)

@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"holdfast/host"
+	"holdfast/internal/procid"
 	"holdfast/nip"
 	"holdfast/owner"
 )
@@ -338,8 +340,23 @@ func taskExecute(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			self, err := procid.Self()
+			if err != nil {
+				self = procid.ID{PID: os.Getpid()}
+			}
+			begun, err := ask[host.ActStarted](c.Context(), g, "task.execute", host.TaskArgs{Grant: raw, Caller: self})
+			if err != nil {
+				return errors.Join(err, s.Close())
+			}
 			t, err := owner.Execute(c.Context(), s, gr.TaskID, raw)
-			if err = errors.Join(err, s.Close()); err != nil {
+			ended := host.ActEnded{Act: begun.Act}
+			if err != nil {
+				ended.Code = classify(err).Code
+			}
+			// Said although the person may have pressed Ctrl-C; where it cannot be,
+			// the journal's entry ends as unknown at the next start.
+			_, noted := ask[host.ActStarted](context.WithoutCancel(c.Context()), g, "task.executed", ended)
+			if err = errors.Join(err, noted, s.Close()); err != nil {
 				return err
 			}
 			return g.emit(t, func(w io.Writer) { writeTask(w, &t) })
