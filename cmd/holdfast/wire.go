@@ -67,11 +67,19 @@ func (g *globals) build(ctx context.Context, o serveOptions, onEvent func(host.E
 	if err := o.check(); err != nil {
 		return nil, err
 	}
-	core, err := host.OpenCore(g.home, g.coreOptions())
+	p := &parts{}
+	opts := g.coreOptions()
+	if !o.noRelay {
+		// The file is this process's own, so it is checked through the open store.
+		opts.Check = func(report func(string, bool, string)) {
+			checkRelay(report, func() (int, error) { return p.embedded.Check() })
+		}
+	}
+	core, err := host.OpenCore(g.home, opts)
 	if err != nil {
 		return nil, err
 	}
-	p := &parts{core: core, links: newLinks(core.Self())}
+	p.core, p.links = core, newLinks(core.Self())
 	defer func() {
 		if err != nil {
 			p.close()
@@ -120,7 +128,7 @@ func (p *parts) openEmbedded(g *globals, o serveOptions) (nip.RelayURL, error) {
 	p.listener = ln
 	name := nip.RelayURL("ws://" + ln.Addr().String() + "/")
 	p.links.embedded, err = embedded.Open(embedded.Options{
-		Path: filepath.Join(g.home, "relay", "relay.db"), Name: name, Class: p.links.class,
+		Path: g.relayStore(), Name: name, Class: p.links.class,
 		Served: func(k nip.PubKey) bool { return k == p.core.Self() }, Now: time.Now, Log: g.log,
 	})
 	p.embedded = p.links.embedded
