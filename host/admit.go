@@ -94,6 +94,9 @@ func (c *Core) admit(tx *bbolt.Tx, k *call, now int64) (verdict, error) {
 	if o, ok := req.Op.(nip.Other); ok {
 		return verdict{refusal: &nip.Refusal{Code: o.Answer}, retain: true}, nil
 	}
+	if !sayable(req.Op) {
+		return verdict{refusal: &nip.Refusal{Code: nip.Bounds}, retain: true}, nil
+	}
 	return verdict{}, nil
 }
 

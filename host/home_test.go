@@ -18,6 +18,7 @@ import (
 	"holdfast/commands"
 	"holdfast/internal/commit"
 	"holdfast/internal/saferead"
+	"holdfast/internal/skip"
 	"holdfast/nip"
 )
 
@@ -91,9 +92,7 @@ func (r *rig) remove(name string) {
 }
 
 func TestHomeOfAnother(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root can make a folder of another user")
-	}
+	skip.Root(t, "make a folder of another user")
 	r := newRig(t)
 	r.close()
 	if err := os.Chown(r.home, 12345, 12345); err != nil {
@@ -211,9 +210,9 @@ func TestFullDisk(t *testing.T) {
 	var exit *exec.ExitError
 	switch {
 	case err != nil && !errors.As(err, &exit):
-		t.Skipf("no namespace for a small disk: %v", err)
+		skip.Mounts(t, "no namespace for a small disk: "+err.Error())
 	case strings.Contains(string(out), "SKIP"):
-		t.Skipf("no small disk: %s", out)
+		skip.Mounts(t, "no small disk: "+string(out))
 	case err != nil || !strings.Contains(string(out), "PASS"):
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -221,10 +220,10 @@ func TestFullDisk(t *testing.T) {
 
 func onFullDisk(t *testing.T, dir string) {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		t.Skipf("mounts cannot be made private: %v", err)
+		skip.Mounts(t, "mounts cannot be made private: "+err.Error())
 	}
 	if err := unix.Mount("holdfast-test", dir, "tmpfs", 0, "size=3m,mode=700"); err != nil {
-		t.Skipf("a tmpfs cannot be mounted: %v", err)
+		skip.Mounts(t, "a tmpfs cannot be mounted: "+err.Error())
 	}
 	defer unix.Unmount(dir, unix.MNT_DETACH)
 	r := newRigIn(t, dir)

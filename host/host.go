@@ -80,6 +80,10 @@ type Options struct {
 	// Probe says what confinement this machine can enforce, and what not; nil
 	// says nothing. cmd joins it to package sandbox.
 	Probe func() (mechanism string, gaps []string)
+	// Check verifies what others keep in this home, read-only, for the verb
+	// check: the embedded relay's store. nil is nothing. cmd joins it to package
+	// relay.
+	Check func(report func(path string, ok bool, detail string))
 	// LockWait bounds the wait for host.lock; 0 is 5 s.
 	LockWait time.Duration
 }

@@ -411,7 +411,8 @@ func verbCheck(_ context.Context, c *Core, _ json.RawMessage, emit func(any) err
 		detail = err.Error()
 	}
 	rows = append(rows, row{"host.db", err == nil, detail})
-	if err := c.store.Check(func(path string, ok bool, detail string) { rows = append(rows, row{path, ok, detail}) }); err != nil {
+	report := func(path string, ok bool, detail string) { rows = append(rows, row{path, ok, detail}) }
+	if err := c.store.Check(report); err != nil {
 		rows = append(rows, row{"tasks", false, err.Error()})
 	}
 	if _, _, err := loadPolicy(c.home); err != nil {
@@ -419,6 +420,12 @@ func verbCheck(_ context.Context, c *Core, _ json.RawMessage, emit func(any) err
 	}
 	if _, err := loadWorkspaces(c.home); err != nil {
 		rows = append(rows, row{"workspaces.json", false, err.Error()})
+	}
+	if _, err := owner.ReadSecrets(c.home); err != nil {
+		rows = append(rows, row{"secrets.json", false, err.Error()})
+	}
+	if c.opts.Check != nil {
+		c.opts.Check(report)
 	}
 	return emit(map[string]any{"stores": rows})
 }

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 
+	"holdfast/internal/skip"
 	"holdfast/nip"
 	"holdfast/owner"
 )
@@ -172,9 +173,7 @@ func TestLongHome(t *testing.T) {
 
 // Another user gets no answer, even where the file's modes would let it in.
 func TestForeignUser(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root can become another user")
-	}
+	skip.Root(t, "become another user")
 	r := newRig(t)
 	r.operator()
 	for path, mode := range map[string]os.FileMode{r.dir: 0o755, r.home: 0o755, filepath.Join(r.home, socketName): 0o666} {

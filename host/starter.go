@@ -141,8 +141,12 @@ func (s *starter) start(ctx context.Context, t *owner.Task, p *Policy, digest ni
 		return false, err
 	}
 	rule, label, ok := ruleOf(p, ws, t.Intent.Workspace.Path)
-	if !ok || rule.Adapter != t.Intent.Configuration.Adapter {
+	if !ok {
 		return false, nil
+	}
+	if made := t.Intent.Configuration.Adapter; rule.Adapter != made {
+		// A task keeps its adapter for good, so waiting would be for nothing.
+		return false, h.notStarted(ctx, t, fmt.Sprintf("the policy now runs %s here, this task was made for %s; make a new one", rule.Adapter, made))
 	}
 	grant, err := owner.EncodeGrant(grantOf(t, &rule, digest))
 	if err != nil {

@@ -2,11 +2,13 @@ package host
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"holdfast/internal/saferead"
+	"holdfast/internal/skip"
 	"holdfast/nip"
 	"holdfast/owner"
 	"holdfast/sandbox"
@@ -229,7 +231,7 @@ func TestRealTurns(t *testing.T) {
 	r.until("the turn ends", func() bool { t := r.task(task); return t.Ended() })
 	done := r.task(task)
 	if able := sandbox.Probe(); able.Mechanism == "" {
-		t.Skipf("no turn can be confined on this machine: %v", able.Gaps)
+		skip.Mounts(t, "no turn can be confined on this machine: "+fmt.Sprint(able.Gaps))
 	}
 	if done.Run == nil {
 		t.Fatalf("not started: %s", done.NotStarted)

@@ -215,8 +215,6 @@ func storeCode(code string) nip.Code {
 		return nip.Conflict
 	case "limit_exceeded":
 		return nip.Bounds
-	case "invalid_command":
-		return nip.Malformed // a text that no task takes
 	}
 	return nip.Unavailable
 }

@@ -9,26 +9,16 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/skip"
 	"holdfast/relay/relaytest"
 )
 
 // The versions that the test installs.
 var packages = []string{"ws@8.18.0", "nostr-tools@2.10.4"}
 
-// missing skips, or fails where everything must be there.
-func missing(t *testing.T, why string) {
-	t.Helper()
-	if os.Getenv("HOLDFAST_CI") == "1" {
-		t.Fatal(why)
-	}
-	t.Skip(why)
-}
-
 func TestJavaScriptClientWithOurRelay(t *testing.T) {
 	for _, program := range []string{"node", "npm"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skip(program + " is not installed: the JavaScript client was not tried")
-		}
+		skip.Program(t, program)
 	}
 	t.Parallel()
 	dir := t.TempDir()
@@ -36,7 +26,7 @@ func TestJavaScriptClientWithOurRelay(t *testing.T) {
 	defer stop()
 	install := exec.CommandContext(ctx, "npm", append([]string{"install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", dir}, packages...)...)
 	if out, err := install.CombinedOutput(); err != nil {
-		missing(t, "npm could not install "+strings.Join(packages, " ")+": "+err.Error()+"\n"+string(out))
+		skip.Missing(t, "npm could not install "+strings.Join(packages, " ")+": "+err.Error()+"\n"+string(out))
 	}
 	script, err := os.ReadFile("testdata/client.mjs")
 	if err != nil {

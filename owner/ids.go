@@ -86,6 +86,19 @@ func identifier(s, extra string) bool {
 	return true
 }
 
+// ValidTitle reports whether a task can have s as its title: one line of 1 to
+// 256 bytes, not blank, without control characters.
+func ValidTitle(s string) bool { return line(s, maxTitle) }
+
+// ValidPrompt reports whether a turn can be asked for with s: text of 1 to
+// 32,768 bytes, not blank, without control characters other than line feed,
+// carriage return and tab.
+func ValidPrompt(s string) bool { return lines(s, maxPrompt) }
+
+// ValidReason reports whether s can be the reason of a task command: as a
+// prompt, of at most 2,048 bytes.
+func ValidReason(s string) bool { return lines(s, maxReason) }
+
 // line is text on one line: not blank, within max bytes, no control character.
 func line(s string, max int) bool { return text(s, max, "") }
 

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"holdfast/internal/skip"
 )
 
 func init() { testChildren["store-full-disk"] = childFullDisk }
@@ -124,9 +126,9 @@ func TestFullDisk(t *testing.T) {
 	case err == nil:
 		t.Logf("%s", out)
 	case !errors.As(err, &exit):
-		t.Skipf("no namespace of its own here: %v", err)
+		skip.Mounts(t, "no namespace of its own here: "+err.Error())
 	case exit.ExitCode() == 77:
-		t.Skipf("no mount in a namespace here: %s", out)
+		skip.Mounts(t, "no mount in a namespace here: "+string(out))
 	default:
 		t.Fatalf("%v: %s", err, out)
 	}

@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"holdfast/internal/skip"
 )
 
 // What another user could have put into the store is refused wherever it is
@@ -64,8 +66,8 @@ func TestUnsafeFiles(t *testing.T) {
 			{"of another user", func(path string, dir bool) error { return os.Chown(path, 12345, -1) }},
 		} {
 			t.Run(part.path+" "+how.name, func(t *testing.T) {
-				if how.name == "of another user" && os.Geteuid() != 0 {
-					t.Skip("only root can give a file away")
+				if how.name == "of another user" {
+					skip.Root(t, "give a file away")
 				}
 				s := newStore(t)
 				mustApply(t, s, submitOf(deviceTask, "c1"))

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"holdfast/internal/skip"
 	"holdfast/sandbox"
 )
 
@@ -92,8 +93,8 @@ func TestNotEnforceable(t *testing.T) {
 		"inside of an alias": {false, "sandbox spec refused", "another name"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if row.root && os.Geteuid() != 0 {
-				t.Skip("binds are idmapped only as root")
+			if row.root {
+				skip.Root(t, "map the owners of binds")
 			}
 			exe, err := os.Executable()
 			if err != nil {

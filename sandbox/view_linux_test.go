@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"holdfast/internal/skip"
 	"holdfast/sandbox"
 )
 
@@ -246,7 +247,7 @@ func TestProgramThatCannotBeExecuted(t *testing.T) {
 
 func TestGit(t *testing.T) {
 	if _, err := exec.LookPath("git"); err != nil {
-		t.Skip("git is not installed")
+		skip.Missing(t, "git is not installed")
 	}
 	dir := temp(t)
 	repo, work := filepath.Join(dir, "repo"), filepath.Join(dir, "tree")

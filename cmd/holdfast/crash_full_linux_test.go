@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"holdfast/internal/skip"
 	"holdfast/nip"
 )
 
@@ -25,7 +26,7 @@ const diskVariable = "HOLDFAST_TEST_DISK"
 func TestFullDisk(t *testing.T) {
 	if dir := os.Getenv(diskVariable); dir != "" {
 		if err := smallDisk(dir); err != nil {
-			t.Skipf("no small disk: %v", err)
+			skip.Mounts(t, "no small disk: "+err.Error())
 		}
 		for name, row := range map[string]struct{ home, relay string }{
 			"home": {home: "a"}, "home and its relay": {home: "b", relay: "b"}, "relay": {relay: "c"},
@@ -50,11 +51,11 @@ func TestFullDisk(t *testing.T) {
 	var exit *exec.ExitError
 	switch {
 	case err != nil && !errors.As(err, &exit):
-		t.Skipf("this machine gives no mount namespace: %v", err)
+		skip.Mounts(t, "this machine gives no mount namespace: "+err.Error())
 	case err != nil:
 		t.Errorf("%v\n%s", err, out)
 	case strings.Contains(string(out), "no small disk"):
-		t.Skipf("%s", lastLine(string(out[strings.Index(string(out), "no small disk"):])))
+		skip.Mounts(t, lastLine(string(out[strings.Index(string(out), "no small disk"):])))
 	}
 	t.Logf("%s", out)
 }

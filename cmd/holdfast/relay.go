@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -11,6 +13,25 @@ import (
 
 	"holdfast/relay/embedded"
 )
+
+// relayStore is the file of the embedded relay.
+func (g *globals) relayStore() string { return filepath.Join(g.home, "relay", "relay.db") }
+
+// checkRelay reports what check says of that file; a relay that was never used
+// has none.
+func checkRelay(report func(path string, ok bool, detail string), check func() (events int, err error)) {
+	const path = "relay/relay.db"
+	n, err := check()
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, embedded.ErrLocked):
+		report(path, true, "not read: another process serves this relay")
+	case err != nil:
+		report(path, false, err.Error())
+	default:
+		report(path, true, fmt.Sprintf("%d events and their indexes hold", n))
+	}
+}
 
 func relayCommand(g *globals) *cobra.Command {
 	c := &cobra.Command{Use: "relay", Short: "The embedded relay alone"}
@@ -26,13 +47,12 @@ func relayCommand(g *globals) *cobra.Command {
 				return err
 			}
 			defer ln.Close()
-			dir := filepath.Join(g.home, "relay")
-			if err := os.MkdirAll(dir, 0o700); err != nil {
+			if err := os.MkdirAll(filepath.Dir(g.relayStore()), 0o700); err != nil {
 				return fmt.Errorf("make the relay's folder: %w", err)
 			}
 			names := o.names(ln)
 			r, err := embedded.Open(embedded.Options{
-				Path: filepath.Join(dir, "relay.db"), Name: names[0], Also: names[1:], AllowPlain: o.plain, Now: time.Now, Log: g.log,
+				Path: g.relayStore(), Name: names[0], Also: names[1:], AllowPlain: o.plain, Now: time.Now, Log: g.log,
 			})
 			if err != nil {
 				return err

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"holdfast/host"
+	"holdfast/relay/embedded"
 	"holdfast/sandbox"
 )
 
@@ -126,7 +127,9 @@ func defaultHome() string {
 }
 
 func (g *globals) coreOptions() host.Options {
-	return host.Options{Now: time.Now, Log: g.log, Version: version, Probe: probe}
+	return host.Options{Now: time.Now, Log: g.log, Version: version, Probe: probe, Check: func(report func(string, bool, string)) {
+		checkRelay(report, func() (int, error) { return embedded.Check(g.relayStore()) })
+	}}
 }
 
 // probe tries the sandbox once a process: the answer changes only with the

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"holdfast/host"
+	"holdfast/internal/skip"
 )
 
 // stage is a tour's machinery in a test: processes of the test binary, a home
@@ -113,9 +114,7 @@ func TestUpTwice(t *testing.T) {
 }
 
 func TestForeignHome(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root can give a folder to another user; CI runs this as root too")
-	}
+	skip.Root(t, "give a folder to another user")
 	s, ctx := stage(t)
 	if err := os.Mkdir(s.home, 0o700); err != nil {
 		t.Fatal(err)

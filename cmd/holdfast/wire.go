@@ -69,11 +69,19 @@ func (g *globals) build(ctx context.Context, o serveOptions, onEvent func(host.E
 	if err := o.check(); err != nil {
 		return nil, err
 	}
-	core, err := host.OpenCore(g.home, g.coreOptions())
+	p := &parts{}
+	opts := g.coreOptions()
+	if !o.noRelay {
+		// The file is this process's own, so it is checked through the open store.
+		opts.Check = func(report func(string, bool, string)) {
+			checkRelay(report, func() (int, error) { return p.embedded.Check() })
+		}
+	}
+	core, err := host.OpenCore(g.home, opts)
 	if err != nil {
 		return nil, err
 	}
-	p := &parts{core: core, opts: o, links: newLinks(core.Self())}
+	p.core, p.opts, p.links = core, o, newLinks(core.Self())
 	defer func() {
 		if err != nil {
 			p.close()
@@ -123,7 +131,7 @@ func (p *parts) openEmbedded(g *globals) (names []nip.RelayURL, local nip.RelayU
 	p.listener = ln
 	names = p.opts.names(ln)
 	p.links.embedded, err = embedded.Open(embedded.Options{
-		Path: filepath.Join(g.home, "relay", "relay.db"), Name: names[0], Also: names[1:], Class: p.links.class,
+		Path: g.relayStore(), Name: names[0], Also: names[1:], Class: p.links.class,
 		Served: func(k nip.PubKey) bool { return k == p.core.Self() }, AllowPlain: p.opts.plain, Now: time.Now, Log: g.log,
 	})
 	p.embedded = p.links.embedded

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"holdfast/internal/skip"
 	"holdfast/nip"
 	"holdfast/relay"
 )
@@ -41,7 +42,7 @@ func outside(t *testing.T) string {
 	t.Helper()
 	tool, err := exec.LookPath("go")
 	if err != nil {
-		t.Skip("the go tool is not in PATH: the documented device is not built")
+		skip.Missing(t, "the go tool is not in PATH: the documented device is not built")
 	}
 	tree, err := filepath.Abs("../..")
 	if err != nil {

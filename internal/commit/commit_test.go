@@ -18,6 +18,8 @@ import (
 
 	"go.etcd.io/bbolt"
 	"go.uber.org/goleak"
+
+	"holdfast/internal/skip"
 )
 
 // holderEnv makes the test binary a process that holds the store named in it.
@@ -218,12 +220,10 @@ func TestOpenRefuses(t *testing.T) {
 		})
 	}
 	t.Run("another uid's", func(t *testing.T) {
-		if os.Geteuid() != 0 {
-			t.Skip("only root can give a file away")
-		}
+		skip.Root(t, "give a file away")
 		path := make(t)
 		if err := os.Chown(path, 12345, 12345); err != nil {
-			t.Skipf("this file system keeps its owner: %v", err)
+			skip.Missing(t, "this file system keeps its owner: "+err.Error())
 		}
 		if _, err := Open(path, options); err == nil || !strings.Contains(err.Error(), "uid 12345") {
 			t.Error(err)

@@ -84,6 +84,11 @@ func readMeta(r io.ReaderAt, size int64) (meta, error) {
 	return m, nil
 }
 
+// CheckPages reads every page in use of a bbolt file that somebody else opens,
+// of size bytes, once; ErrCorrupt where bbolt would meet memory that is not
+// there. Nobody may write the file meanwhile.
+func CheckPages(r io.ReaderAt, size int64) error { return checkPages(r, size) }
+
 // checkPages reads every page that is in use once. The caller holds the file's
 // lock.
 func checkPages(r io.ReaderAt, size int64) error {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"holdfast/internal/saferead"
+	"holdfast/internal/skip"
 )
 
 func private(t *testing.T) (string, *saferead.Dir) {
@@ -67,8 +68,8 @@ func TestUnsafe(t *testing.T) {
 		{"foreign owner", func(p string) error { return errors.Join(os.WriteFile(p, nil, 0o600), os.Chown(p, 12345, -1)) }, true},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			if row.root && os.Geteuid() != 0 {
-				t.Skip("only root can give a file away")
+			if row.root {
+				skip.Root(t, "give a file away")
 			}
 			path, d := private(t)
 			if err := row.make(filepath.Join(path, "f")); err != nil {
