@@ -62,7 +62,7 @@ func rootCommand(g *globals) *cobra.Command {
 	for _, c := range []*cobra.Command{
 		upCommand(g), serveCommand(g), initCommand(g), statusCommand(g), doctorCommand(g), inviteCommand(g), enrollCommand(g),
 		devicesCommand(g), workspaceCommand(g), policyCommand(g), taskCommand(g), secretCommand(g),
-		journalCommand(g), checkCommand(g), relayCommand(g), deviceCommand(g), tourCommand(g), versionCommand(g),
+		journalCommand(g), checkCommand(g), relayCommand(g), deviceCommand(g), tourCommand(g), benchCommand(g), versionCommand(g),
 	} {
 		root.AddCommand(c)
 	}
@@ -126,7 +126,7 @@ func defaultHome() string {
 }
 
 func (g *globals) coreOptions() host.Options {
-	return host.Options{Now: time.Now, Log: g.log, Version: version, Probe: probe}
+	return host.Options{Now: g.clock(), Log: g.log, Version: version, Probe: probe}
 }
 
 // probe tries the sandbox once a process: the answer changes only with the

@@ -87,7 +87,7 @@ func (g *globals) build(ctx context.Context, o serveOptions, onEvent func(host.E
 	}
 	for _, u := range o.relays {
 		url := nip.RelayURL(u)
-		list = append(list, relay.Dial(relay.Options{URL: url, Key: core.RelayKey(), Known: p.links.isKnown, Log: g.log, Now: time.Now}))
+		list = append(list, relay.Dial(relay.Options{URL: url, Key: core.RelayKey(), Known: p.links.isKnown, Log: g.log, Now: g.clock()}))
 		if primary == "" {
 			primary = url
 		}
@@ -121,7 +121,7 @@ func (p *parts) openEmbedded(g *globals, o serveOptions) (nip.RelayURL, error) {
 	name := nip.RelayURL("ws://" + ln.Addr().String() + "/")
 	p.links.embedded, err = embedded.Open(embedded.Options{
 		Path: filepath.Join(g.home, "relay", "relay.db"), Name: name, Class: p.links.class,
-		Served: func(k nip.PubKey) bool { return k == p.core.Self() }, Now: time.Now, Log: g.log,
+		Served: func(k nip.PubKey) bool { return k == p.core.Self() }, Now: g.clock(), Log: g.log,
 	})
 	p.embedded = p.links.embedded
 	return name, err
