@@ -98,7 +98,8 @@ func (b *bench) openJournal(ctx context.Context, name string, entries int) (*ben
 func (j *benchJournal) close() { _ = errors.Join(j.db.Close(), os.Remove(j.path)) }
 
 // fillJournal writes decided entries through the journal's own functions, in
-// large transactions that are synced once at the end.
+// large transactions that are synced once at the end. They are what a
+// task.create leaves: decided at once, one transition each.
 func fillJournal(ctx context.Context, path string, from commands.Sender, entries int) error {
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{NoSync: true, NoFreelistSync: true, NoGrowSync: true, FreelistType: bbolt.FreelistMapType, InitialMmapSize: 1 << 31})
 	if err != nil {
@@ -114,16 +115,11 @@ func fillJournal(ctx context.Context, path string, from commands.Sender, entries
 			if err := j.Setup(tx); err != nil {
 				return err
 			}
-			for end := min(at+20_000, entries); at < end; at++ {
+			for end := min(at+50_000, entries); at < end; at++ {
 				// IDs that ascend fill the pages from left to right; where an
 				// ID of chance lands afterwards does not depend on it.
-				c := lateInterrupt(fmt.Sprintf("%064x", at), now)
-				e, err := j.Record(tx, commands.Entry{Key: commands.Key{Principal: from.Device, Kind: commands.KindCommand, ID: string(c.ID)}, Sender: from, Command: c, Task: c.Task}, now)
-				if err != nil {
-					return err
-				}
-				e.State, e.Outcome, e.Reason = commands.StateDone, commands.OutcomeSuperseded, nip.Stale
-				if _, err := j.Change(tx, e, "superseded", now); err != nil {
+				key := commands.Key{Principal: from.Device, Kind: "task.create", ID: fmt.Sprintf("%064x", at)}
+				if err := j.Note(tx, key, from, nip.TaskID(endedTask), "task.create", commands.OutcomeApplied, "", 1, now); err != nil {
 					return err
 				}
 			}

@@ -134,9 +134,7 @@ func (b *bench) idle(ctx context.Context) (_ []benchRow, err error) {
 	minutes := time.Since(began).Minutes()
 	what := fmt.Sprintf("over %.0f s, one device connected and no work; floor: a process of the same program that waits for the end of its input", window.Seconds())
 	return []benchRow{
-		{Name: "idle-cpu", Value: (host1.cpu - host0.cpu).Seconds() / minutes, Unit: "s/min",
-			// A process that sleeps may use nothing at all.
-			Floor: max(idle1.cpu-idle0.cpu, time.Microsecond).Seconds() / minutes, Detail: "processor seconds a minute " + what},
+		{Name: "idle-cpu", Value: used(host0, host1) / minutes, Unit: "s/min", Floor: used(idle0, idle1) / minutes, Detail: "processor seconds a minute " + what},
 		{Name: "idle-memory", Value: float64(host1.resident), Unit: "bytes", Floor: float64(idle1.resident), Detail: "resident bytes " + what},
 	}, nil
 }
@@ -175,6 +173,12 @@ func wait(ctx context.Context, d time.Duration) error {
 type processUsage struct {
 	cpu      time.Duration
 	resident int64 // bytes
+}
+
+// used is the processor time between two looks, in seconds. A process that sleeps
+// may use nothing; a microsecond stands for it, so that there is a ratio.
+func used(before, after processUsage) float64 {
+	return max(after.cpu-before.cpu, time.Microsecond).Seconds()
 }
 
 // usageOf reads a process's use from /proc: the scheduler's own count of each
