@@ -106,15 +106,15 @@ func (f *floorCrypto) command() error {
 }
 
 // floorRate is how many commands a second all processors could do if there were
-// nothing but the cryptography.
-func floorRate(d time.Duration) (float64, error) {
+// nothing but the cryptography, and the processor time of one in milliseconds.
+func floorRate(d time.Duration) (perSecond, cpu float64, err error) {
 	var all sync.WaitGroup
 	var count, failed atomic.Int64
-	began := time.Now()
+	began, used := time.Now(), cpuTime()
 	for range runtime.GOMAXPROCS(0) {
 		f, err := newFloorCrypto()
 		if err != nil {
-			return 0, err
+			return 0, 0, err
 		}
 		all.Go(func() {
 			for time.Since(began) < d {
@@ -128,9 +128,10 @@ func floorRate(d time.Duration) (float64, error) {
 	}
 	all.Wait()
 	if failed.Load() > 0 {
-		return 0, errors.New("the floor's cryptography failed")
+		return 0, 0, errors.New("the floor's cryptography failed")
 	}
-	return float64(count.Load()) / time.Since(began).Seconds(), nil
+	n := float64(max(count.Load(), 1))
+	return n / time.Since(began).Seconds(), millis(cpuTime()-used) / n, nil
 }
 
 // floorDisk does the commits and the synced appends alone.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -101,6 +102,15 @@ func drive(ctx context.Context, work []benchWork, window int) (*tally, error) {
 	return t, g.Wait()
 }
 
+// cpuTime is what this process has used of all processors.
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
 // commandRate sends rounds that stay below the 1,024 replies that a host retains
 // for a minute; the clock is put forward between them.
 func (b *bench) commandRate(ctx context.Context) (rows []benchRow, err error) {
@@ -116,11 +126,13 @@ func (b *bench) commandRate(ctx context.Context) (rows []benchRow, err error) {
 	}
 	const window = 4
 	each, rounds := b.size(15, 6), b.size(4, 1)
-	var took time.Duration
-	var floor float64
+	var done float64 // rounds
+	var took, cpu time.Duration
+	var floor, floorCPU float64
 	var sum tally
+	start := time.Now()
 	for i := range rounds + 1 {
-		f, err := floorRate(time.Duration(b.size(1000, 300)) * time.Millisecond)
+		f, fcpu, err := floorRate(time.Duration(b.size(1000, 300)) * time.Millisecond)
 		if err != nil {
 			return nil, err
 		}
@@ -128,29 +140,33 @@ func (b *bench) commandRate(ctx context.Context) (rows []benchRow, err error) {
 		if err != nil {
 			return nil, err
 		}
-		round, cancel := context.WithTimeout(ctx, 50*time.Second)
-		began := time.Now()
+		round, cancel := context.WithTimeout(ctx, 15*time.Second)
+		began, used := time.Now(), cpuTime()
 		t, err := drive(round, work, window)
 		lasted := time.Since(began)
+		used = cpuTime() - used
 		cancel()
 		if err != nil {
 			return nil, err
-		}
-		if t.unanswered.Load() > 0 {
-			return nil, fmt.Errorf("a round did not end in 50 s: %s", t)
 		}
 		h.clock.forward(2 * time.Minute)
 		if i == 0 {
 			continue // the first one warms up
 		}
-		took, floor = took+lasted, floor+f/float64(rounds)
+		took, floor = took+lasted, floor+f
+		cpu, floorCPU = cpu+used, floorCPU+fcpu
 		sum.accepted.Add(t.accepted.Load())
 		sum.refused.Add(t.refused.Load())
+		sum.unanswered.Add(t.unanswered.Load())
+		if done++; time.Since(start) > 40*time.Second {
+			break
+		}
 	}
 	return []benchRow{{
-		Name: "commands-per-second-64", Value: float64(sum.accepted.Load()) / took.Seconds(), Unit: "/s", Floor: floor, Aim: ">= 0.7",
-		Detail: fmt.Sprintf("%d devices, %d requests on their way for each, %d rounds of %d commands: %s; floor: the cryptography of these commands on %d processors",
-			len(list), window, rounds, each*len(list), &sum, runtime.GOMAXPROCS(0)),
+		Name: "commands-per-second-64", Value: float64(sum.accepted.Load()) / took.Seconds(), Unit: "/s", Floor: floor / done, Aim: ">= 0.7",
+		Detail: fmt.Sprintf("%d devices, %d requests on their way for each, %.0f rounds of %d commands: %s; floor: the cryptography of these commands on %d processors; "+
+			"processor time of a command, its device's part included: %.3g ms, the floor's %.3g ms",
+			len(list), window, done, each*len(list), &sum, runtime.GOMAXPROCS(0), millis(cpu)/float64(max(sum.accepted.Load(), 1)), floorCPU/done),
 	}}, nil
 }
 
@@ -172,7 +188,7 @@ func (b *bench) backlog(ctx context.Context) (rows []benchRow, err error) {
 		return nil, err
 	}
 	each := b.size(100, 10)
-	floor, err := floorRate(time.Duration(b.size(2000, 300)) * time.Millisecond)
+	floor, _, err := floorRate(time.Duration(b.size(2000, 300)) * time.Millisecond)
 	if err != nil {
 		return nil, err
 	}
