@@ -22,7 +22,7 @@ const journalKind = "holdfast-bench"
 // longJournal decides and commits commands in two journals by turns.
 func (b *bench) longJournal(ctx context.Context) ([]benchRow, error) {
 	const short = 1000
-	long := b.size(1_000_000, 20_000)
+	long := b.size(1_000_000, 10_000)
 	a, err := b.openJournal(ctx, "short.db", short)
 	if err != nil {
 		return nil, err
