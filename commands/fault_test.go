@@ -16,6 +16,7 @@ import (
 
 	"holdfast/internal/commit"
 	"holdfast/internal/diskfault"
+	"holdfast/internal/skip"
 )
 
 // faultEnv makes the test binary the child whose disk fails.
@@ -41,7 +42,7 @@ func TestEveryFault(t *testing.T) {
 	}
 	disk, err := diskfault.Install()
 	if err != nil {
-		t.Skipf("no disk faults: %v", err)
+		skip.Missing(t, "no disk faults: "+err.Error())
 	}
 	dir := t.TempDir()
 	want, calls := faultStory(t, disk, filepath.Join(dir, "none"), diskfault.Plan{})
@@ -82,7 +83,7 @@ func faultChild(t *testing.T) {
 	}
 	if i := bytes.Index(out, []byte("no disk faults: ")); i >= 0 {
 		line, _, _ := strings.Cut(string(out[i:]), "\n")
-		t.Skip(line)
+		skip.Missing(t, line)
 	}
 	t.Logf("%s", out)
 }

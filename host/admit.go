@@ -114,7 +114,7 @@ func (c *Core) checkPrincipal(tx *bbolt.Tx, k *call, now int64) (nip.Code, error
 		k.who = principal{sender: s, rights: nip.PairingRights()}
 		return "", nil
 	}
-	var rec grantRecord
+	var rec grantTerms
 	if _, err := getJSON(tx, bucketGrants, string(s.Grant), &rec); err != nil {
 		return "", err
 	}

@@ -60,6 +60,13 @@ type grantRecord struct {
 	RevokedAt int64      `json:"revoked_at,omitempty"`
 }
 
+// grantTerms is a grantRecord as read for what it allows: its envelope, which is
+// most of its bytes and is asked for once in its life, is passed over.
+type grantTerms struct {
+	Grant     nip.Grant `json:"grant"`
+	RevokedAt int64     `json:"revoked_at"`
+}
+
 // invitationRecord keeps the digest of the capability, never the capability.
 type invitationRecord struct {
 	ID               nip.InvitationID `json:"id"`
@@ -183,7 +190,7 @@ func (c *Core) standing(tx *bbolt.Tx, s commands.Sender, right nip.Right, now in
 		}
 		return "", nil
 	}
-	var rec grantRecord
+	var rec grantTerms
 	ok, err := getJSON(tx, bucketGrants, string(s.Grant), &rec)
 	switch {
 	case err != nil:
@@ -203,11 +210,12 @@ func (c *Core) standing(tx *bbolt.Tx, s commands.Sender, right nip.Right, now in
 }
 
 // activeGrants lists the live grants, one a device: the newest, where an older
-// one that was renewed has not ended yet.
+// one that was renewed has not ended yet. The records have no envelope.
 func (c *Core) activeGrants(tx *bbolt.Tx, now int64) ([]grantRecord, error) {
 	var out []grantRecord
 	at := map[nip.PubKey]int{}
-	err := eachJSON(tx, bucketGrants, func(_ string, rec grantRecord) error {
+	err := eachJSON(tx, bucketGrants, func(_ string, terms grantTerms) error {
+		rec := grantRecord{Grant: terms.Grant, RevokedAt: terms.RevokedAt}
 		if !rec.live(tx, now) {
 			return nil
 		}

@@ -12,6 +12,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"holdfast/commands"
 	"holdfast/nip"
 	"holdfast/owner"
 )
@@ -204,10 +205,12 @@ func (h *Host) originStanding(t *owner.Task) (origins []turnOrigin, code nip.Cod
 		if origins, err = turnOrigins(tx, t.ID, t.TurnStart()); err != nil {
 			return err
 		}
+		seen := map[commands.Sender]bool{} // a turn that was corrected often has one sender many times
 		for _, o := range origins {
-			if o.Local {
+			if o.Local || seen[o.Sender] {
 				continue
 			}
+			seen[o.Sender] = true
 			if code, err = h.standing(tx, o.Sender, nip.Operate, h.now()); err != nil || code != "" {
 				return err
 			}

@@ -76,6 +76,14 @@ func (k SecretKey) valid() bool {
 	return ok
 }
 
+// scalar is a valid key as btcec wants it, without the point that btcec's own
+// constructor computes beside it. The caller zeroes it.
+func (k SecretKey) scalar() *btcec.PrivateKey {
+	priv := new(btcec.PrivateKey)
+	priv.Key.SetBytes(k.secret())
+	return priv
+}
+
 // Hex gives the secret itself, for the key file. The zero key gives "".
 func (k SecretKey) Hex() string {
 	b := k.secret()
@@ -106,9 +114,9 @@ func (k SecretKey) Public() PubKey {
 	if !k.valid() {
 		return ""
 	}
-	priv, pub := btcec.PrivKeyFromBytes(k.secret()[:])
-	priv.Zero()
-	return PubKey(hex.EncodeToString(schnorr.SerializePubKey(pub)))
+	priv := k.scalar()
+	defer priv.Zero()
+	return PubKey(hex.EncodeToString(schnorr.SerializePubKey(priv.PubKey())))
 }
 
 // Sign sets PubKey, ID and Sig of ev from its other members, which must be in
@@ -133,7 +141,7 @@ func (k SecretKey) sign(ev *Event, aux [32]byte) error {
 		return err
 	}
 	id := eventHash(&signed)
-	priv, _ := btcec.PrivKeyFromBytes(k.secret()[:])
+	priv := k.scalar()
 	defer priv.Zero()
 	sig, err := schnorr.Sign(priv, id[:], schnorr.CustomNonce(aux))
 	if err != nil {

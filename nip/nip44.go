@@ -32,7 +32,7 @@ func conversationKey(key SecretKey, peer PubKey) ([]byte, error) {
 	if !key.valid() {
 		return nil, fault(Malformed, layerEnvelope, "the secret key is not set")
 	}
-	priv, _ := btcec.PrivKeyFromBytes(key.secret()[:])
+	priv := key.scalar()
 	defer priv.Zero()
 	shared := btcec.GenerateSharedSecret(priv, pub)
 	defer clear(shared)

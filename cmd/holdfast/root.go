@@ -63,7 +63,7 @@ func rootCommand(g *globals) *cobra.Command {
 	for _, c := range []*cobra.Command{
 		upCommand(g), serveCommand(g), initCommand(g), statusCommand(g), doctorCommand(g), inviteCommand(g), enrollCommand(g),
 		devicesCommand(g), workspaceCommand(g), policyCommand(g), taskCommand(g), secretCommand(g),
-		journalCommand(g), checkCommand(g), relayCommand(g), deviceCommand(g), tourCommand(g), versionCommand(g),
+		journalCommand(g), checkCommand(g), relayCommand(g), deviceCommand(g), tourCommand(g), benchCommand(g), versionCommand(g),
 	} {
 		root.AddCommand(c)
 	}
@@ -127,7 +127,7 @@ func defaultHome() string {
 }
 
 func (g *globals) coreOptions() host.Options {
-	return host.Options{Now: time.Now, Log: g.log, Version: version, Probe: probe, Check: func(report func(string, bool, string)) {
+	return host.Options{Now: g.clock(), Log: g.log, Version: version, Probe: probe, Check: func(report func(string, bool, string)) {
 		checkRelay(report, func() (int, error) { return embedded.Check(g.relayStore()) })
 	}}
 }

@@ -80,12 +80,11 @@ func (g *globals) tour(parent context.Context, keep bool) (err error) {
 	if dir, err = filepath.EvalSymlinks(dir); err != nil {
 		return fmt.Errorf("make a throw-away folder: %w", err)
 	}
-	t := &tour{g: g, out: &printer{g: g}, exe: "/proc/self/exe", dir: dir, home: filepath.Join(dir, "home"), repo: filepath.Join(dir, "repository")}
-	if _, serr := os.Stat(t.exe); serr != nil {
-		if t.exe, err = os.Executable(); err != nil {
-			return fmt.Errorf("find this program: %w", err)
-		}
+	exe, err := selfProgram()
+	if err != nil {
+		return err
 	}
+	t := &tour{g: g, out: &printer{g: g}, exe: exe, dir: dir, home: filepath.Join(dir, "home"), repo: filepath.Join(dir, "repository")}
 	defer func() {
 		err = errors.Join(err, t.tidy(keep))
 		if err == nil {

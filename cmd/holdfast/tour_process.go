@@ -19,6 +19,19 @@ import (
 	"time"
 )
 
+// selfProgram is this very program, also after its file was replaced.
+func selfProgram() (string, error) {
+	const self = "/proc/self/exe"
+	if _, err := os.Stat(self); err == nil {
+		return self, nil
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("find this program: %w", err)
+	}
+	return exe, nil
+}
+
 // tourProcess is a child that prints JSON lines: the host, or a watching
 // device.
 type tourProcess struct {

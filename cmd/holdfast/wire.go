@@ -100,7 +100,7 @@ func (g *globals) build(ctx context.Context, o serveOptions, onEvent func(host.E
 	for _, u := range o.relays {
 		url := nip.RelayURL(u)
 		list = append(list, relay.Dial(relay.Options{
-			URL: url, Key: core.RelayKey(), Known: p.links.isKnown, OnGap: p.links.onGap(url), Log: g.log, Now: time.Now,
+			URL: url, Key: core.RelayKey(), Known: p.links.isKnown, OnGap: p.links.onGap(url), Log: g.log, Now: g.clock(),
 		}))
 		served = append(served, url)
 	}
@@ -132,7 +132,7 @@ func (p *parts) openEmbedded(g *globals) (names []nip.RelayURL, local nip.RelayU
 	names = p.opts.names(ln)
 	p.links.embedded, err = embedded.Open(embedded.Options{
 		Path: g.relayStore(), Name: names[0], Also: names[1:], Class: p.links.class,
-		Served: func(k nip.PubKey) bool { return k == p.core.Self() }, AllowPlain: p.opts.plain, Now: time.Now, Log: g.log,
+		Served: func(k nip.PubKey) bool { return k == p.core.Self() }, AllowPlain: p.opts.plain, Now: g.clock(), Log: g.log,
 	})
 	p.embedded = p.links.embedded
 	return names, p.opts.local(ln), err
