@@ -208,6 +208,7 @@ func fitQueue(q nip.QueueState) nip.QueueState {
 	}
 	return q
 }
+
 // editNote says which edit was asked for, and of which message; never its text.
 func editNote(e nip.QueueEdit) string {
 	switch {
