@@ -72,8 +72,7 @@ func (r *rig) files() (names []string) {
 	return names
 }
 
-// The codes of artifact.put, and that each but the last leaves the upload as it
-// was.
+// The codes of artifact.put, and how far each answer says that the picture is.
 func TestArtifactPut(t *testing.T) {
 	r := newRig(t)
 	d, other := r.pair(nip.PairingRights()), r.pair(nip.PairingRights())

@@ -39,11 +39,6 @@ func (r *rig) digest(d device, task nip.TaskID) nip.Digest {
 	return out.QueueDigest
 }
 
-func (r *rig) mark(d device, task nip.TaskID) string {
-	r.t.Helper()
-	return string(r.digest(d, task))
-}
-
 var (
 	list    = nip.QueueEdit{Action: "list"}
 	lease   = nip.QueueEdit{Action: "lease"}
@@ -73,7 +68,7 @@ func TestQueueAtRevisionCodes(t *testing.T) {
 		t.Fatalf("%+v %+v", p.Outcome, p.Refusal)
 	}
 	now := out.QueueDigest
-	if now == before || string(now) != r.mark(b, task) {
+	if now == before || now != r.digest(b, task) {
 		t.Fatal("the digest is not that of the queue after the edit")
 	}
 	old := r.atOp(task, list, "")
@@ -131,16 +126,16 @@ func TestQueueDigest(t *testing.T) {
 	r := newRig(t)
 	a, b := r.pair(nip.PairingRights()), r.pair(nip.PairingRights())
 	task, ofA, ofB := r.busy(a, b)
-	seen := map[string]string{}
+	seen := map[nip.Digest]string{}
 	step := func(name string, fn func()) {
 		fn()
-		m := r.mark(b, task)
+		m := r.digest(b, task)
 		if was := seen[m]; was != "" {
 			t.Errorf("%s has the digest of %s", name, was)
 		}
 		seen[m] = name
 		r.clock.add(1)
-		if m != r.mark(a, task) {
+		if m != r.digest(a, task) {
 			t.Errorf("%s: another asker or a second changed the digest", name)
 		}
 	}
@@ -172,7 +167,7 @@ func TestQueueEditRecorded(t *testing.T) {
 	r.wantCode(said, "")
 	id := question(in).Request
 	r.wantCode(r.ask(a, nip.TaskQueue{Task: task, Edit: nip.QueueEdit{Action: "edit", Command: ofA.ID, Text: "newer"}}), "")
-	after := r.mark(a, task)
+	after := r.digest(a, task)
 
 	r.update(func(tx *bbolt.Tx) error { return dropReplies(tx, func(retainedReply) bool { return true }) })
 	r.restart()
@@ -180,7 +175,7 @@ func TestQueueEditRecorded(t *testing.T) {
 	if !reflect.DeepEqual(again.Outcome, said.Outcome) {
 		t.Fatalf("%+v, was %+v", again.Outcome, said.Outcome)
 	}
-	other := r.req(a, r.atOp(task, nip.QueueEdit{Action: "remove", Command: ofA.ID}, nip.Digest(after)))
+	other := r.req(a, r.atOp(task, nip.QueueEdit{Action: "remove", Command: ofA.ID}, after))
 	other.ID = id
 	r.wantCode(r.one(a, r.sealed(a, other)), nip.Conflict)
 
@@ -209,7 +204,7 @@ func TestQueueEditRecorded(t *testing.T) {
 		}
 		r.restart()
 	}
-	if got := r.mark(a, task); got != after {
+	if got := r.digest(a, task); got != after {
 		t.Fatal("a retry touched the queue")
 	}
 	// Where the record left too, the journal remembers the ID.
