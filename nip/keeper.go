@@ -85,7 +85,8 @@ func (k ownKey) Decrypt(_ context.Context, peer PubKey, payload string) (string,
 // keeperFault names the part that failed; what a secret of this process fails
 // at is the artifact's fault and stays as it is.
 func keeperFault(k Keeper, part string, err error) error {
-	if _, own := k.(ownKey); own {
+	var already *KeeperError // of a Keeper around another
+	if _, own := k.(ownKey); own || errors.As(err, &already) {
 		return err
 	}
 	return &KeeperError{Part: part, Err: err}

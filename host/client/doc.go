@@ -4,6 +4,9 @@
 // Its nouns are the Device, one key with its profile folder; the exchange, one
 // signed request and the host's signed reply to exactly that event; and the
 // outbox, the durable commands and creates whose outcome nobody has signed yet.
+// A Device is paired with hosts, or acts as the owner of some (Own): without a
+// grant, with every right and no publications. An owner's key may be held
+// elsewhere (nip.Keeper), which encrypts and signs requests and decrypts replies.
 //
 // Operations go in (nip.Operation, nip.Command), verified outcomes come out. A
 // relay is only a carrier: its OK proves nothing, its events are candidates
@@ -13,7 +16,9 @@
 //
 // What is durable, and when:
 //
-//   - device.key is written once and never replaced.
+//   - device.key is written once and never replaced; so is bunker.json in its
+//     place, where a remote signer has the key.
+//   - hosts/KEY.owner is a person's word that the key owns the host KEY.
 //   - hosts/KEY.json holds the grant of the host with that key and the event
 //     that proves it. It is verified again at every Open, so a changed file
 //     grants nothing. A Device is turned to one host at a time.

@@ -315,7 +315,7 @@ func TestSignerReadsReplies(t *testing.T) {
 	t.Run("late", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			d, _, p, k := owning(t, true)
-			k.decrypt = func(context.Context) error { time.Sleep(90 * time.Second); return nil }
+			k.decrypt = func(ctx context.Context) error { pause(ctx, 90*time.Second); return ctx.Err() }
 			if _, err := d.Call(t.Context(), nip.WorkspaceList{}); err != nil || len(p.published()) != 1 {
 				t.Errorf("%d events, %v", len(p.published()), err)
 			}
@@ -365,6 +365,33 @@ func TestProfileHasOneKey(t *testing.T) {
 		t.Errorf("the same key again: %v", err)
 	} else {
 		d.Close()
+	}
+}
+
+// An owner's record that is not of this host and this key proves nothing.
+func TestOwnerRecord(t *testing.T) {
+	host, self, other := newKey(t).Public(), newKey(t).Public(), newKey(t).Public()
+	record := func(v string, host, owner nip.PubKey, url string) string {
+		return `{"v":"` + v + `","host":"` + string(host) + `","owner":"` + string(owner) + `","relay":"` + url + `"}`
+	}
+	for _, tt := range []struct {
+		name, raw string
+		loopback  bool
+		want      error
+	}{
+		{"good", record(ownerVersion, host, self, string(paperURL)), false, nil},
+		{"a plain relay with a word", record(ownerVersion, host, self, "ws://127.0.0.1:7447/"), true, nil},
+		{"a plain relay without", record(ownerVersion, host, self, "ws://127.0.0.1:7447/"), false, ErrDamaged},
+		{"another key", record(ownerVersion, host, other, string(paperURL)), false, ErrDamaged},
+		{"another host", record(ownerVersion, other, self, string(paperURL)), false, ErrDamaged},
+		{"a later version", record("holdfast.device-owner.v2", host, self, string(paperURL)), false, ErrNewer},
+		{"another member", strings.Replace(record(ownerVersion, host, self, string(paperURL)), `{`, `{"x":1,`, 1), false, ErrDamaged},
+		{"nothing", "", false, ErrDamaged},
+	} {
+		a, err := parseOwner([]byte(tt.raw), host, self, nip.Profile{Loopback: tt.loopback})
+		if !errors.Is(err, tt.want) || err == nil && (a.grant.Host != host || !a.owner) {
+			t.Errorf("%s: %+v, %v", tt.name, a, err)
+		}
 	}
 }
 
