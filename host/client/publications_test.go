@@ -130,9 +130,9 @@ func TestPublishedNotBelieved(t *testing.T) {
 			h.sealStates(h.key, dev, func(s nip.CommandStates) nip.CommandStates { s.Host = other.Public(); return s }(states)),
 			h.sealHints(h.key, dev, func(s nip.Hints) nip.Hints { s.Host = other.Public(); return s }(hints))}, false},
 		{"over", [3]*nip.Event{
-			h.sealPage(h.key, dev, h.page(taskA, 4, now-604_800)),
-			h.sealStates(h.key, dev, h.states(taskA, 4, now-604_800, held(id, 0))),
-			h.sealHints(h.key, dev, h.hints(1, now-7200, "wss://relay.example.com/"))}, false},
+			h.sealPage(h.key, dev, h.page(taskA, 4, now-604_805)),
+			h.sealStates(h.key, dev, h.states(taskA, 4, now-604_805, held(id, 0))),
+			h.sealHints(h.key, dev, h.hints(1, now-7205, "wss://relay.example.com/"))}, false},
 		{"of the future", [3]*nip.Event{
 			h.sealPage(h.key, dev, h.page(taskA, 4, now+120)),
 			h.sealStates(h.key, dev, h.states(taskA, 4, now+120, held(id, 0))),
