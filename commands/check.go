@@ -31,11 +31,13 @@ func (j Journal) Check(tx *bbolt.Tx) (records uint64, err error) {
 		t, err := decodeTransition(v)
 		switch {
 		case err != nil:
-			return fmt.Errorf("%w: transition %x cannot be read", ErrChain, k)
+			return fmt.Errorf("%w: transition %s cannot be read", ErrChain, placeOf(k))
+		case len(k) == 8 && binary.BigEndian.Uint64(k) > at.seq+1:
+			return fmt.Errorf("%w: transition %d is missing; %s stands behind %d", ErrChain, at.seq+1, placeOf(k), at.seq)
 		case !bytes.Equal(k, sequence(t.Seq)) || t.Seq != at.seq+1:
-			return fmt.Errorf("%w: transition %d follows %d", ErrChain, t.Seq, at.seq)
+			return fmt.Errorf("%w: at the place of transition %s stands %d", ErrChain, placeOf(k), t.Seq)
 		case t.Previous != at.hash:
-			return fmt.Errorf("%w: transition %d does not continue the one before it", ErrChain, t.Seq)
+			return fmt.Errorf("%w: transition %d is not the one that %d continues; one of the two was changed", ErrChain, at.seq, t.Seq)
 		case t.At < lastTime:
 			return fmt.Errorf("%w: transition %d runs back in time", ErrChain, t.Seq)
 		}
@@ -51,10 +53,23 @@ func (j Journal) Check(tx *bbolt.Tx) (records uint64, err error) {
 	if err != nil {
 		return records, err
 	}
-	if at.seq != h.seq || at.hash != h.hash {
-		return records, fmt.Errorf("%w: it ends at transition %d, its head says %d", ErrChain, at.seq, h.seq)
+	switch {
+	case at.seq < h.seq:
+		return records, fmt.Errorf("%w: it ends at transition %d, its head says %d: those from %d on are missing", ErrChain, at.seq, h.seq, at.seq+1)
+	case at.seq > h.seq:
+		return records, fmt.Errorf("%w: its head says %d, but transition %d stands behind it", ErrChain, h.seq, h.seq+1)
+	case at.hash != h.hash:
+		return records, fmt.Errorf("%w: transition %d, its last one, is not the one that its head names", ErrChain, at.seq)
 	}
 	return records, j.checkEntries(tx, h, cp, owned)
+}
+
+// placeOf is a history key as a sequence.
+func placeOf(k []byte) string {
+	if len(k) != 8 {
+		return fmt.Sprintf("at %x", k)
+	}
+	return fmt.Sprint(binary.BigEndian.Uint64(k))
 }
 
 // checkStep holds one transition against its entry. mine says that the entry is
@@ -73,7 +88,7 @@ func (j Journal) checkStep(tx *bbolt.Tx, t Transition) (mine bool, err error) {
 	}
 	e, _, err := getEntry(tx, key, t.Key)
 	if err != nil {
-		return true, err
+		return true, fmt.Errorf("transition %d: %w", t.Seq, err)
 	}
 	if _, found := slices.BinarySearch(e.History, t.Seq); !found {
 		return true, fmt.Errorf("%w: an entry does not know its transition %d", ErrChain, t.Seq)

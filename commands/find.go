@@ -35,3 +35,21 @@ func (j Journal) Find(tx *bbolt.Tx, principal nip.PubKey, id string) (Entry, boo
 	}
 	return Entry{}, false, nil
 }
+
+// End is one end of the chain: a transition and its hash.
+type End struct {
+	Seq   uint64
+	Hash  [32]byte
+	Count uint64 // at the old end: transitions that were pruned
+}
+
+// Ends are the transition from which the chain verifies, 0 where nothing was
+// pruned, and the last one.
+func (Journal) Ends(tx *bbolt.Tx) (from, to End, err error) {
+	cp, err := readCheckpoint(tx)
+	if err != nil {
+		return from, to, err
+	}
+	h, err := readHead(tx)
+	return End{cp.seq, cp.hash, cp.count}, End{Seq: h.seq, Hash: h.hash}, err
+}

@@ -30,18 +30,25 @@ const (
 	journalPageBytes = 2 << 20 // of texts; JSON may need a few bytes for one, and a line of the operator's socket has 8 MiB
 )
 
-func (a *JournalArgs) filter() (commands.Filter, error) {
-	f := commands.Filter{Task: a.Task, Device: a.Device, Since: a.Since, Limit: journalPage}
+// filter is what to look for. outcome narrows a page of decided entries.
+func (a *JournalArgs) filter() (f commands.Filter, outcome commands.Outcome, err error) {
+	f = commands.Filter{Task: a.Task, Device: a.Device, Since: a.Since, Limit: journalPage}
 	if a.State == "" {
-		return f, nil
+		return f, 0, nil
 	}
 	for s := commands.StateReceived; s <= commands.StateDone; s++ {
 		if s.String() == a.State {
 			f.State = s
-			return f, nil
+			return f, 0, nil
 		}
 	}
-	return f, fmt.Errorf("%w: state is received, held, dispatching or done", ErrUsage)
+	f.State = commands.StateDone
+	for o := commands.OutcomeApplied; o <= commands.OutcomeUnknown; o++ {
+		if o.String() == a.State {
+			return f, o, nil
+		}
+	}
+	return f, 0, fmt.Errorf("%w: state is received, held, dispatching or done, or of a decided entry applied, rejected, expired, superseded, removed or unknown", ErrUsage)
 }
 
 // verbJournalList shows entries in arrival order, at most a page of them; next,
@@ -51,7 +58,7 @@ func verbJournalList(_ context.Context, c *Core, raw json.RawMessage, emit func(
 	if err := arguments(raw, &a); err != nil {
 		return err
 	}
-	f, err := a.filter()
+	f, outcome, err := a.filter()
 	if err != nil {
 		return err
 	}
@@ -62,7 +69,10 @@ func verbJournalList(_ context.Context, c *Core, raw json.RawMessage, emit func(
 		list, err := c.journal.List(tx, f)
 		size := 0
 		for i, e := range list {
-			if size += len(e.Text); size > journalPageBytes {
+			if outcome != commands.OutcomeNone && e.Outcome != outcome {
+				continue
+			}
+			if size += len(e.Text) + len(e.Command.Text); size > journalPageBytes {
 				next = list[i-1].Seq
 				return nil
 			}
@@ -132,11 +142,27 @@ func historyRow(t commands.Transition) HistoryRow {
 
 // transitionLine is one line of tail and dump.
 type transitionLine struct {
+	Record string `json:"record"` // "transition"
 	HistoryRow
 	Device   nip.PubKey `json:"device"`
 	Kind     string     `json:"kind"`
 	ID       string     `json:"command"`
+	Entry    string     `json:"entry"` // SHA-256 of the entry's bytes after this step
 	Previous string     `json:"previous"`
+}
+
+// endLine is the first and the last line of a dump: the chain's ends.
+type endLine struct {
+	Record string `json:"record"` // "checkpoint" or "head"
+	Seq    uint64 `json:"seq"`
+	Hash   string `json:"hash"`
+	Pruned uint64 `json:"pruned,omitempty"`
+}
+
+// entryLine is one entry of a dump.
+type entryLine struct {
+	Record string `json:"record"` // "entry"
+	*EntryView
 }
 
 // verbJournalTail prints every transition after a.After, and goes on while the
@@ -150,7 +176,7 @@ func verbJournalTail(ctx context.Context, c *Core, raw json.RawMessage, emit fun
 	defer tick.Stop()
 	after := a.After
 	for {
-		n, err := c.emitTransitions(&after, emit)
+		n, err := c.emitTransitions(&after, 1<<64-1, emit)
 		if err != nil {
 			return err
 		}
@@ -168,7 +194,9 @@ func verbJournalTail(ctx context.Context, c *Core, raw json.RawMessage, emit fun
 	}
 }
 
-func (c *Core) emitTransitions(after *uint64, emit func(any) error) (int, error) {
+// emitTransitions prints a page of those behind after, none behind last, and
+// returns how many the journal had.
+func (c *Core) emitTransitions(after *uint64, last uint64, emit func(any) error) (int, error) {
 	var ts []commands.Transition
 	if err := c.db.View(func(tx *bbolt.Tx) (err error) {
 		ts, err = c.journal.Transitions(tx, *after, journalPage)
@@ -177,8 +205,13 @@ func (c *Core) emitTransitions(after *uint64, emit func(any) error) (int, error)
 		return 0, err
 	}
 	for _, t := range ts {
+		if t.Seq > last {
+			return 0, nil
+		}
 		*after = t.Seq
-		line := transitionLine{historyRow(t), t.Key.Principal, t.Key.Kind, t.Key.ID, hex.EncodeToString(t.Previous[:])}
+		line := transitionLine{
+			"transition", historyRow(t), t.Key.Principal, t.Key.Kind, t.Key.ID, hex.EncodeToString(t.Entry[:]), hex.EncodeToString(t.Previous[:]),
+		}
 		if err := emit(line); err != nil {
 			return 0, err
 		}
@@ -186,8 +219,49 @@ func (c *Core) emitTransitions(after *uint64, emit func(any) error) (int, error)
 	return len(ts), nil
 }
 
-func verbJournalDump(ctx context.Context, c *Core, _ json.RawMessage, emit func(any) error) error {
-	return verbJournalTail(ctx, c, json.RawMessage(`{}`), emit)
+// verbJournalDump prints all that the journal has: where its chain begins, every
+// transition, every entry as it stands, and the head. What happens while it
+// prints is not in the transitions, but may be in the entries.
+func verbJournalDump(_ context.Context, c *Core, raw json.RawMessage, emit func(any) error) error {
+	var a JournalArgs
+	if err := arguments(raw, &a); err != nil {
+		return err
+	}
+	var from, to commands.End
+	if err := c.db.View(func(tx *bbolt.Tx) (err error) {
+		from, to, err = c.journal.Ends(tx)
+		return err
+	}); err != nil {
+		return err
+	}
+	if err := emit(endLine{"checkpoint", from.Seq, hex.EncodeToString(from.Hash[:]), from.Count}); err != nil {
+		return err
+	}
+	after := from.Seq
+	for n := journalPage; n == journalPage; {
+		var err error
+		if n, err = c.emitTransitions(&after, to.Seq, emit); err != nil {
+			return err
+		}
+	}
+	f := commands.Filter{Limit: 64} // of entries with their texts at once
+	for n := f.Limit; n == f.Limit; {
+		var list []commands.Entry
+		if err := c.db.View(func(tx *bbolt.Tx) (err error) {
+			list, err = c.journal.List(tx, f)
+			return err
+		}); err != nil {
+			return err
+		}
+		n = len(list)
+		for _, e := range list {
+			f.After = e.Seq
+			if err := emit(entryLine{"entry", entryView(e, a.NoText)}); err != nil {
+				return err
+			}
+		}
+	}
+	return emit(endLine{"head", to.Seq, hex.EncodeToString(to.Hash[:]), 0})
 }
 
 func verbJournalCheck(_ context.Context, c *Core, _ json.RawMessage, emit func(any) error) error {

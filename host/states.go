@@ -2,8 +2,6 @@ package host
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"slices"
 	"sort"
 	"time"
@@ -13,12 +11,12 @@ import (
 	"holdfast/commands"
 	"holdfast/internal/commit"
 	"holdfast/nip"
-	"holdfast/owner"
 )
 
 const (
 	statesMost   = 64
 	statesKept   = 604_800                // seconds: the most that a record may be asked to stay
+	statesNoTask = 86_400                 // where there is no such task: whoever names many of them fills little
 	statesSettle = 100 * time.Millisecond // a command usually passes two states at once: one record tells both
 	statesPause  = time.Second            // between two rounds that told something
 	statesBatch  = 512                    // transitions of one round
@@ -38,8 +36,8 @@ type toldStates struct {
 // keyTold is the journal's sequence up to which every transition was told.
 const keyTold = "told"
 
-// teller tells every device what became of the commands that it sent
-// (docs/wire.md, command states). It follows the journal's history by a durable
+// teller tells every device what became of the commands that it sent: our record
+// of command states, beside NIP-HOST. It follows the journal's history by a durable
 // cursor: whatever moves a command is a transition, so nothing that moves one
 // can forget to tell. A round reads the transitions since the cursor, makes one
 // record for each task and sender that they touch, also for those whose held
@@ -138,7 +136,7 @@ func rest(ctx context.Context, wait time.Duration) bool {
 	}
 }
 
-// told is one record on its way: what it says, sealed for a device under the
+// toldRow is one record on its way: what it says, sealed for a device under the
 // epoch that it had.
 type toldRow struct {
 	device nip.PubKey
@@ -283,6 +281,9 @@ func (t *teller) changed(tx *bbolt.Tx, ts []commands.Transition) ([]toldRow, err
 			}
 			r.row = toldStates{IssuedAt: max(now, old.IssuedAt+1), Commands: digest}
 			r.row.Until = r.row.IssuedAt + statesKept
+			if revision == 0 {
+				r.row.Until = r.row.IssuedAt + statesNoTask
+			}
 			r.states = nip.CommandStates{
 				Host: h.self, IssuedAt: r.row.IssuedAt, ExpiresAt: r.row.Until, Task: task, Revision: revision, Commands: rows,
 			}
@@ -290,77 +291,6 @@ func (t *teller) changed(tx *bbolt.Tx, ts []commands.Transition) ([]toldRow, err
 		}
 	}
 	return out, nil
-}
-
-// reader is where a sender reads, and the epoch that fences it.
-type reader struct {
-	Epoch int64
-	Relay nip.RelayURL
-}
-
-// readers are the senders that may be told anything, as of this transaction: the
-// devices whose grant stands, and the owner, who has no grant and reads at the
-// primary relay.
-func (t *teller) readers(tx *bbolt.Tx) (map[nip.PubKey]reader, error) {
-	recs, err := t.h.activeGrants(tx, t.h.now())
-	out := make(map[nip.PubKey]reader, len(recs)+1)
-	for _, r := range recs {
-		out[r.Grant.Device] = reader{r.Grant.Epoch, r.Grant.Relay}
-	}
-	if rs := t.h.transport.Relays(); len(rs) > 0 {
-		out[t.h.owner] = reader{-1, rs[0].URL}
-	}
-	return out, err
-}
-
-// revision is the task's, 0 where there is no such task. A damaged task's last
-// known one serves: its commands are told all the same.
-func (t *teller) revision(task nip.TaskID) int64 {
-	if x, err := t.h.store.Get(owner.TaskID(task)); err == nil {
-		return x.Revision
-	}
-	row, _ := t.h.index.get(owner.TaskID(task))
-	return row.Revision
-}
-
-// stateRows is a sender's list as the wire has it, and the digest of it.
-func stateRows(list []commands.Where) ([]nip.CommandState, nip.Digest, error) {
-	rows := make([]nip.CommandState, 0, len(list))
-	for _, w := range list {
-		row := nip.CommandState{Command: w.Command, State: w.State.String()}
-		switch {
-		case w.State == commands.StateHeld:
-			ahead := w.Ahead
-			row.Position = &ahead
-		case w.State == commands.StateDone:
-			row.State = w.Outcome.String()
-			switch w.Outcome {
-			case commands.OutcomeApplied:
-				revision := w.Revision
-				row.Revision = &revision
-			case commands.OutcomeRejected:
-				row.Reason = w.Reason
-			}
-		}
-		rows = append(rows, row)
-	}
-	raw, err := json.Marshal(rows)
-	return rows, nip.DigestOf(raw), err
-}
-
-func (t *teller) seal(r *toldRow) error {
-	a, err := nip.EncodeStates(r.states)
-	if err != nil {
-		return fmt.Errorf("encode command states: %w", err)
-	}
-	box, err := nip.DeriveMailbox(t.h.key, r.device, nip.StreamCommands)
-	if err != nil {
-		return fmt.Errorf("derive mailbox: %w", err)
-	}
-	if r.row.Event, err = nip.Seal(t.h.key, r.device, box, a, nil); err != nil {
-		return fmt.Errorf("seal command states: %w", err)
-	}
-	return nil
 }
 
 // retell puts the stored bytes of each device's newest records into the outbox

@@ -25,7 +25,8 @@ type EntryView struct {
 	BasedOn    int64        `json:"based_on"`
 	IssuedAt   int64        `json:"issued_at"`
 	Edited     bool         `json:"edited"`
-	Text       string       `json:"text,omitempty"`
+	Text       string       `json:"text,omitempty"`     // as it runs
+	Original   string       `json:"original,omitempty"` // as it was sent, where it was edited since
 	Note       string       `json:"note,omitempty"`
 	History    []HistoryRow `json:"history,omitempty"`
 }
@@ -51,6 +52,9 @@ func entryView(e commands.Entry, noText bool) *EntryView {
 	}
 	if !noText {
 		v.Text = e.Text
+		if e.Edited {
+			v.Original = e.Command.Text
+		}
 	}
 	return v
 }

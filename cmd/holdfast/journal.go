@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -17,17 +18,17 @@ import (
 
 func journalCommand(g *globals) *cobra.Command {
 	c := &cobra.Command{Use: "journal", Short: "Every command that a device ever sent, and what became of it"}
-	c.AddCommand(journalList(g), journalShow(g), journalTail(g), journalCheck(g), journalDump(g))
+	noText := c.PersistentFlags().Bool("no-text", false, "leave what people wrote out")
+	c.AddCommand(journalList(g, noText), journalShow(g, noText), journalTail(g), journalCheck(g), journalDump(g, noText))
 	return c
 }
 
-func journalList(g *globals) *cobra.Command {
+func journalList(g *globals, noText *bool) *cobra.Command {
 	var task, device, state, since string
-	var noText bool
 	c := &cobra.Command{
 		Use: "list", Short: "Entries, newest last", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			a := host.JournalArgs{Task: nip.TaskID(task), State: state, NoText: noText}
+			a := host.JournalArgs{Task: nip.TaskID(task), State: state, NoText: *noText}
 			if device != "" {
 				key, err := nip.ParseAnyPubKey(device)
 				if err != nil {
@@ -54,9 +55,8 @@ func journalList(g *globals) *cobra.Command {
 	}
 	c.Flags().StringVar(&task, "task", "", "only this task")
 	c.Flags().StringVar(&device, "device", "", "only this device")
-	c.Flags().StringVar(&state, "state", "", "received, held, dispatching or done")
+	c.Flags().StringVar(&state, "state", "", "received, held, dispatching or done; or applied, rejected, expired, superseded, removed, unknown")
 	c.Flags().StringVar(&since, "since", "", "a duration such as 2h, or a date")
-	c.Flags().BoolVar(&noText, "no-text", false, "leave what people wrote out")
 	return c
 }
 
@@ -106,33 +106,56 @@ func writeEntries(w io.Writer, list []host.EntryView) {
 	tw.Flush()
 }
 
-func journalShow(g *globals) *cobra.Command {
-	var noText bool
-	c := &cobra.Command{
+func journalShow(g *globals, noText *bool) *cobra.Command {
+	return &cobra.Command{
 		Use: "show DEVICE COMMAND|REQUEST", Short: "One entry with each state it passed", Args: cobra.ExactArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
 			a, err := g.findEntry(c.Context(), args[0], args[1])
 			if err != nil {
 				return err
 			}
-			a.NoText = noText
+			a.NoText = *noText
 			e, err := ask[host.EntryView](c.Context(), g, "journal.show", a)
 			if err != nil {
 				return err
 			}
-			return g.emit(e, func(w io.Writer) {
-				writeEntries(w, []host.EntryView{e})
-				if e.Text != "" {
-					fmt.Fprintf(w, "text: %s\n", e.Text)
-				}
-				for _, h := range e.History {
-					fmt.Fprintf(w, "  %d  %s  %s %s %s\n", h.Seq, time.Unix(h.At, 0).Format(time.DateTime), h.What, h.Outcome, h.Reason)
-				}
-			})
+			return g.emit(e, func(w io.Writer) { writeEntry(w, &e) })
 		},
 	}
-	c.Flags().BoolVar(&noText, "no-text", false, "leave what people wrote out")
-	return c
+}
+
+// writeEntry is one entry with everything that is known of it.
+func writeEntry(w io.Writer, e *host.EntryView) {
+	writeEntries(w, []host.EntryView{*e})
+	grant := string(e.Grant)
+	if grant == "" {
+		grant = "none (the owner, or the person at the machine)"
+	}
+	fmt.Fprintf(w, "device    %s\nid        %s\ntask      %s\ngrant     %s, epoch %d\n", e.Device, e.Command, e.Task, grant, e.Epoch)
+	if e.Kind == "command" {
+		fmt.Fprintf(w, "issued    %s, based on revision %d\n", time.Unix(e.IssuedAt, 0).Format(time.DateTime), e.BasedOn)
+	}
+	if e.Outcome == "applied" && e.Revision > 0 {
+		fmt.Fprintf(w, "applied   the task's revision after it is %d\n", e.Revision)
+	}
+	if e.Note != "" {
+		fmt.Fprintf(w, "note      %s\n", e.Note)
+	}
+	if e.Original != "" {
+		fmt.Fprintf(w, "original  %s\nedited    %s\n", e.Original, e.Text)
+	} else if e.Text != "" {
+		fmt.Fprintf(w, "text      %s\n", e.Text)
+	}
+	for _, h := range e.History {
+		word := h.What
+		if h.State != "done" && h.State != word {
+			word += ", " + h.State
+		}
+		if h.Reason != "" {
+			word += ": " + string(h.Reason)
+		}
+		fmt.Fprintf(w, "  %d  %s  %s\n", h.Seq, time.Unix(h.At, 0).Format(time.DateTime), word)
+	}
 }
 
 // findEntry takes whole IDs, or as much of both as journal list prints.
@@ -166,16 +189,52 @@ func (g *globals) findEntry(ctx context.Context, device, id string) (host.Journa
 	return host.JournalArgs{}, usage("%d entries begin with %s %s; give more of the ID", len(found), device, id)
 }
 
+const tailAgain = time.Second
+
 func journalTail(g *globals) *cobra.Command {
 	var after uint64
 	c := &cobra.Command{
 		Use: "tail", Short: "Each transition as it happens, a line each", Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			return g.operate(c.Context(), "journal.tail", host.JournalArgs{Follow: true, After: after}, g.transition)
-		},
+		RunE: func(c *cobra.Command, _ []string) error { return g.tail(c.Context(), after) },
 	}
 	c.Flags().Uint64Var(&after, "after", 0, "start behind this sequence number")
 	return c
+}
+
+// tail follows the journal until ctx ends. While a host lives it tells; while
+// none does the store is looked at now and then, and never held: a host that
+// starts must find it free.
+func (g *globals) tail(ctx context.Context, after uint64) error {
+	a := host.JournalArgs{Follow: true, After: after}
+	each := func(raw json.RawMessage) error {
+		var t struct {
+			Seq uint64 `json:"seq"`
+		}
+		if err := json.Unmarshal(raw, &t); err != nil {
+			return err
+		}
+		a.After = t.Seq
+		return g.transition(raw)
+	}
+	for first := true; ; first = false {
+		found, err := host.DialOperator(ctx, g.home, "journal.tail", a, each)
+		if err == nil && !found {
+			once := a
+			once.Follow = false
+			err = g.operateHere(ctx, "journal.tail", once, each)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil && (first || !errors.Is(err, host.ErrBusy)): // another verb has the store for a moment
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(tailAgain):
+		}
+	}
 }
 
 func (g *globals) transition(raw json.RawMessage) error {
@@ -195,11 +254,11 @@ func (g *globals) transition(raw json.RawMessage) error {
 	return err
 }
 
-func journalDump(g *globals) *cobra.Command {
+func journalDump(g *globals, noText *bool) *cobra.Command {
 	return &cobra.Command{
-		Use: "dump", Short: "The whole chain, one JSON line a record", Args: cobra.NoArgs,
+		Use: "dump", Short: "The whole chain and every entry, one JSON line a record", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return g.operate(c.Context(), "journal.dump", nil, g.printRaw)
+			return g.operate(c.Context(), "journal.dump", host.JournalArgs{NoText: *noText}, g.printRaw)
 		},
 	}
 }

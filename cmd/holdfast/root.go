@@ -146,6 +146,11 @@ func (g *globals) operate(ctx context.Context, verb string, args any, emit func(
 	if found || err != nil {
 		return err
 	}
+	return g.operateHere(ctx, verb, args, emit)
+}
+
+// operateHere runs an operator verb in this process, under the home's lock.
+func (g *globals) operateHere(ctx context.Context, verb string, args any, emit func(json.RawMessage) error) error {
 	o := g.coreOptions()
 	o.LockWait = 2 * time.Second
 	c, err := host.OpenCore(g.home, o)
