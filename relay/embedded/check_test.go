@@ -71,11 +71,18 @@ func TestCheck(t *testing.T) {
 		edit func(tx *bbolt.Tx) error
 		want error
 	}{
-		"content changed":     {spoilEvent(`"content":"`, `"content":"0`), embedded.ErrCorrupt},
-		"event is no JSON":    {spoilEvent(`{"`, `["`), embedded.ErrCorrupt},
-		"a record cut short":  {func(tx *bbolt.Tx) error { k, v := first(tx, "events"); return tx.Bucket([]byte("events")).Put(k, v[:60]) }, embedded.ErrCorrupt},
-		"filed under another": {func(tx *bbolt.Tx) error { k, v := first(tx, "events"); k[0] ^= 1; return tx.Bucket([]byte("events")).Put(k, v) }, embedded.ErrCorrupt},
-		"an event is gone":    {func(tx *bbolt.Tx) error { k, _ := first(tx, "events"); return tx.Bucket([]byte("events")).Delete(k) }, embedded.ErrCorrupt},
+		"content changed":  {spoilEvent(`"content":"`, `"content":"0`), embedded.ErrCorrupt},
+		"event is no JSON": {spoilEvent(`{"`, `["`), embedded.ErrCorrupt},
+		"a record cut short": {func(tx *bbolt.Tx) error {
+			k, v := first(tx, "events")
+			return tx.Bucket([]byte("events")).Put(k, v[:60])
+		}, embedded.ErrCorrupt},
+		"filed under another": {func(tx *bbolt.Tx) error {
+			k, v := first(tx, "events")
+			k[0] ^= 1
+			return tx.Bucket([]byte("events")).Put(k, v)
+		}, embedded.ErrCorrupt},
+		"an event is gone": {func(tx *bbolt.Tx) error { k, _ := first(tx, "events"); return tx.Bucket([]byte("events")).Delete(k) }, embedded.ErrCorrupt},
 		"a later version": {func(tx *bbolt.Tx) error {
 			return tx.Bucket([]byte("header")).Put([]byte("header"), embedded.Header(2))
 		}, embedded.ErrNewer},
