@@ -40,7 +40,6 @@ func TestEveryRefusalCode(t *testing.T) {
 	type question struct {
 		from  device
 		op    nip.Operation
-		make  func(q *nip.Request)
 		spoil func(string) string
 	}
 	rows := []struct {
