@@ -113,7 +113,7 @@ func TestFanoutWithOneRelayAway(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			synctest.Wait() // no time passes
+			synctest.Wait()                                                     // no time passes
 			if n := len(w.a.Events()) - 2; n != 2*minute+1 && n != 2*minute+2 { // the hints went out again once
 				t.Fatalf("minute %d: %d events are out", minute, n)
 			}

@@ -11,7 +11,7 @@ import (
 // socket and waits: reading a message costs a processor even where the answer is
 // a refusal, and that is time a member's request would wait for.
 const (
-	paceBurst = 64  // at once
+	paceBurst = 64   // at once
 	paceRate  = 20.0 // a second after that
 )
 
