@@ -133,6 +133,9 @@ func (c *conn) handle(b []byte) (err error) {
 			err = errMessage
 		}
 	}()
+	if !c.pace() {
+		return nil
+	}
 	m, err := parseMessage(b)
 	if err != nil {
 		c.notice("invalid: a message is not as NIP-01 says")

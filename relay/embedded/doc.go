@@ -18,6 +18,9 @@
 // out first. A stranger (a key that the host does not know) may write only to
 // a served host; that exchange lasts 10 minutes, 1,000 events of all
 // strangers together, 64 a minute from one address. A revoked key has nothing.
+// Messages of connections that are no member's are read at 64 at once and 20 a
+// second from one address, so that a flood waits in its own sockets and a member's
+// request does not wait for it.
 //
 // Durable is what was answered OK true: one goroutine commits, many events in
 // one transaction while the last one is being synced, and answers after it. A

@@ -60,6 +60,7 @@ type Relay struct {
 	store  *store
 	reg    *registry
 	rates  *rates
+	paces  *paces
 	ctx    context.Context
 	cancel context.CancelFunc
 	all    sync.WaitGroup // committer, connections, local subscriptions
@@ -92,7 +93,7 @@ func Open(o Options) (*Relay, error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &Relay{
-		o: o, store: st, reg: newRegistry(o.Now), rates: newRates(),
+		o: o, store: st, reg: newRegistry(o.Now), rates: newRates(), paces: newPaces(),
 		ctx: ctx, cancel: cancel, servers: map[*http.Server]struct{}{},
 	}
 	c := &committer{store: st, now: o.Now, fanout: r.reg.fanout, log: o.Log}
