@@ -158,7 +158,8 @@ func (g *globals) bench(ctx context.Context, list []benchMeasure, under string, 
 		began := time.Now()
 		got, err := m.run(b, ctx)
 		if ctx.Err() != nil {
-			return errors.Join(context.Cause(ctx), os.RemoveAll(dir))
+			failed = errors.Join(failed, context.Cause(ctx))
+			break // what was measured until here is printed all the same
 		}
 		if err != nil {
 			missing = append(missing, benchMissing{m.name, err.Error()})
@@ -168,10 +169,12 @@ func (g *globals) bench(ctx context.Context, list []benchMeasure, under string, 
 			}
 			continue
 		}
-		fmt.Fprintf(g.stderr, "     took %.1f s\n", time.Since(began).Seconds())
 		for j := range got {
-			got[j].Ratio = got[j].Value / got[j].Floor
+			r := &got[j]
+			r.Ratio = r.Value / r.Floor
+			b.say("%s %s, floor %s, ratio %.2f", r.Name, amount(r.Value, r.Unit), amount(r.Floor, r.Unit), r.Ratio)
 		}
+		b.say("took %.1f s", time.Since(began).Seconds())
 		rows = append(rows, got...)
 	}
 	err = g.emit(map[string]any{
