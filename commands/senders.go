@@ -38,10 +38,8 @@ func (j Journal) Senders(tx *bbolt.Tx, task nip.TaskID, named []nip.PubKey, limi
 	}
 	add := func(e Entry, ahead int) {
 		d := e.Key.Principal
-		if list := out[d]; len(list) < limit {
-			out[d] = append(list, Where{Command: e.Command.ID, State: e.State, Ahead: ahead})
-		} else {
-			out[d] = list
+		if len(out[d]) < limit {
+			out[d] = append(out[d], Where{Command: e.Command.ID, State: e.State, Ahead: ahead})
 		}
 	}
 	for _, e := range rows {
@@ -78,38 +76,47 @@ func decidedKey(task nip.TaskID, device nip.PubKey, seq uint64) []byte {
 	return binary.BigEndian.AppendUint64(b, seq)
 }
 
+// listedAt is where a decided command stands in the index, nil for what has no
+// place there.
+func listedAt(e Entry) []byte {
+	if e.Key.Kind != KindCommand || e.State != StateDone || len(e.History) == 0 {
+		return nil
+	}
+	return decidedKey(e.Task, e.Key.Principal, e.History[len(e.History)-1])
+}
+
 // decidedSince reports whether e belongs into the index of decisions.
 func decidedSince(e Entry, since uint64) bool {
-	return e.Key.Kind == KindCommand && e.State == StateDone && e.History[len(e.History)-1] > since
+	return listedAt(e) != nil && e.History[len(e.History)-1] > since
 }
 
 // indexDecided lists a command with its decision; no entry changes after it.
 func indexDecided(tx *bbolt.Tx, e Entry, key []byte) error {
-	if e.Key.Kind != KindCommand || e.State != StateDone {
+	at := listedAt(e)
+	if at == nil {
 		return nil
 	}
-	seq := e.History[len(e.History)-1]
 	b := tx.Bucket(bucketDecided)
 	if b == nil {
 		var err error
 		if b, err = tx.CreateBucket(bucketDecided); err != nil {
 			return err
 		}
-		if err := tx.Bucket(bucketMeta).Put(keyDecided, sequence(seq-1)); err != nil {
+		if err := tx.Bucket(bucketMeta).Put(keyDecided, sequence(e.History[len(e.History)-1]-1)); err != nil {
 			return err
 		}
 	}
-	return b.Put(decidedKey(e.Task, e.Key.Principal, seq), key)
+	return b.Put(at, key)
 }
 
 // dropDecided forgets a pruned entry's place; one that is older than the index
 // has none.
 func dropDecided(tx *bbolt.Tx, e Entry) error {
-	b := tx.Bucket(bucketDecided)
-	if b == nil || e.Key.Kind != KindCommand {
+	at, b := listedAt(e), tx.Bucket(bucketDecided)
+	if b == nil || at == nil {
 		return nil
 	}
-	return b.Delete(decidedKey(e.Task, e.Key.Principal, e.History[len(e.History)-1]))
+	return b.Delete(at)
 }
 
 // lastDecided fills list up to limit, the last decision first.
@@ -129,7 +136,7 @@ func (j Journal) lastDecided(tx *bbolt.Tx, task nip.TaskID, device nip.PubKey, l
 	}
 	for ; bytes.HasPrefix(k, prefix) && len(list) < limit; k, v = c.Prev() {
 		e, err := decodeEntry(tx.Bucket(bucketEntry).Get(v))
-		if err != nil || len(e.History) == 0 || !bytes.Equal(decidedKey(e.Task, e.Key.Principal, e.History[len(e.History)-1]), k) {
+		if err != nil || !bytes.Equal(listedAt(e), k) {
 			return nil, fmt.Errorf("%w: the decisions of task %s list an entry that is not there", ErrChain, task)
 		}
 		list = append(list, Where{Command: e.Command.ID, State: e.State, Outcome: e.Outcome, Reason: e.Reason, Revision: e.Revision})
@@ -153,7 +160,7 @@ func checkDecided(tx *bbolt.Tx, want uint64) error {
 		if err := b.ForEach(func(k, v []byte) error {
 			n++
 			e, err := decodeEntry(tx.Bucket(bucketEntry).Get(v))
-			if err != nil || e.State != StateDone || !bytes.Equal(decidedKey(e.Task, e.Key.Principal, e.History[len(e.History)-1]), k) {
+			if err != nil || !bytes.Equal(listedAt(e), k) {
 				return fmt.Errorf("%w: the decisions list %x, which is not there", ErrChain, k)
 			}
 			return nil
