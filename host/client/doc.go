@@ -23,9 +23,10 @@
 //     that proves it. It is verified again at every Open, so a changed file
 //     grants nothing. A Device is turned to one host at a time.
 //   - outbox.db holds a command or create before its first byte leaves, until a
-//     signed outcome arrives; and the highest summary of each task, the last
-//     presence and the clock offset of each host, so that a relay cannot replay
-//     old ones.
+//     signed outcome arrives; and of each host the highest summary and the last
+//     page of each task, the last word about each own command, the last presence
+//     and hints, and the clock offset, so that a relay cannot replay old ones and
+//     they can be shown with the host off.
 //
 // The database is opened for each transaction and closed after it: a watching
 // process and a sending one share a profile, and a third waits for at most two
