@@ -231,12 +231,10 @@ func (p *pair) evaluate() {
 
 func (p *pair) edit() {
 	by := deviceKey(rapid.IntRange(0, devices-1).Draw(p.T, "by"))
-	if rapid.Bool().Draw(p.T, "holder") {
-		for _, l := range p.model.leases {
-			by = l.Device
-		}
-	}
 	task := taskID(rapid.IntRange(0, tasks-1).Draw(p.T, "task"))
+	if l, leased := p.model.leases[task]; leased && rapid.Bool().Draw(p.T, "holder") {
+		by = l.Device
+	}
 	e := nip.QueueEdit{Action: rapid.SampledFrom([]string{"lease", "lease", "lease", "release", "edit", "remove", "reorder", "reorder", "send_now", "list"}).Draw(p.T, "edit")}
 	var line []nip.CommandID
 	for _, s := range p.model.line(task) {

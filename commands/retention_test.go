@@ -20,7 +20,8 @@ import (
 // bounded steps, the rest of the chain verifies from the checkpoint, and each
 // answers expired for good.
 func TestRetention(t *testing.T) {
-	const n = 6000
+	t.Parallel()
+	const n = 2500
 	r := memoryRig(t)
 	r.tasks.add(task(0), running)
 	f := filling(n, 10, 5)
@@ -46,7 +47,7 @@ func TestRetention(t *testing.T) {
 	late.IssuedAt = r.clock
 	r.submit(Sender{Device: f.Devices[0]}, late) // of a device and beside thousands of decided ones
 	r.advance(1)
-	const limit = 700
+	const limit = 1000
 	for left := 2 * n; left > 0; left -= limit {
 		if got, want := prune(limit), min(limit, left); got != want {
 			t.Fatalf("%d transitions leave, want %d", got, want)
@@ -77,6 +78,7 @@ func TestRetention(t *testing.T) {
 // TestCommitsAreShared: devices that speak to different tasks at the same time
 // share transactions, and with them their syncs.
 func TestCommitsAreShared(t *testing.T) {
+	t.Parallel()
 	db, err := commit.Open(filepath.Join(t.TempDir(), "host.db"), commit.Options{Kind: "holdfast-host", Version: 1})
 	if err != nil {
 		t.Fatal(err)
