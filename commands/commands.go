@@ -96,7 +96,7 @@ type Entry struct {
 	Exact      bool  // sent as the exact-revision variant: the task must stand at Command.BasedOn when first decided
 	Position   int64 // order among held ones of the task: ascending; arrival order until reordered; 0: never held
 	State      State
-	Then       State // StateHeld: after the recorded effect (an emulated stop) the entry is held with priority
+	Then       State // of a dispatching one. StateHeld: after its effect, an emulated stop, it is held with priority. StateReceived: it was sent now, and stands there again if its bytes are refused for the revision
 	Outcome    Outcome
 	Reason     nip.Code
 	Revision   int64 // task revision after the effect

@@ -60,6 +60,7 @@ func (r *rig) nextTurn(on nip.TaskID, ft *fakeTask) {
 // both answer, steer or interrupt, 250 times else, 50 under the race detector.
 // One of them moves the task, and the other is told why it did not.
 func TestOneWinner(t *testing.T) {
+	t.Parallel()
 	asked := TaskView{Phase: PhaseEnded, Revision: 5, TurnStart: 3, Question: true}
 	over := TaskView{Phase: PhaseEnded, Revision: 5, TurnStart: 3}
 	runs := TaskView{Phase: PhaseRunning, Revision: 5, TurnStart: 5, Steering: Steering{MidTurn: true, Emulate: true}}

@@ -144,6 +144,49 @@ func TestRevisionMismatch(t *testing.T) {
 	})
 }
 
+// TestSentNowMeetsABeginningTurn: a message that was sent now would have
+// corrected a turn that had not started; the turn began first, so it stops it,
+// as it would have a moment later. Also where a crash lies between.
+func TestSentNowMeetsABeginningTurn(t *testing.T) {
+	for _, crash := range []bool{false, true} {
+		r := newRig(t)
+		ft := r.tasks.add(task(0), TaskView{Phase: PhaseNotStarted, Revision: 5, TurnStart: 3, Steering: Steering{Emulate: true}})
+		c := command(1, nip.Queue, 5)
+		r.submit(sender(0), c)
+		r.tasks.before = func(ft *fakeTask, _ string) {
+			r.tasks.before = nil
+			ft.begin()
+		}
+		if crash {
+			r.store.arm(2, false) // the bytes are recorded, and the task was not asked
+		}
+		err := r.Edit(context.Background(), task(0), func(tx *bbolt.Tx, _ TaskView, now int64) error {
+			e, _, err := r.Journal.Get(tx, commandKey(sender(0), c))
+			if err != nil || e.State != StateHeld {
+				return err
+			}
+			e.State, e.Priority = StateReceived, true
+			_, err = r.Journal.Change(tx, e, "sent_now", now)
+			return err
+		})
+		if crash != (err != nil) {
+			t.Fatal(err)
+		}
+		if crash {
+			r.restart()
+			r.evaluate()
+		}
+		if got := r.effects(); got != "cancel" || ft.Phase != PhaseStopping {
+			t.Errorf("crash %v: effects %q, the task is %v", crash, got, ft.Phase)
+		}
+		r.expect(sender(0), c, "held priority")
+		ft.finish(false)
+		r.evaluate()
+		r.expect(sender(0), c, "applied priority")
+		r.check()
+	}
+}
+
 // TestHeldSteerNeverStopsAnotherTurn: its own stop is behind it, and the turn
 // that came between is somebody else's.
 func TestHeldSteerNeverStopsAnotherTurn(t *testing.T) {

@@ -198,10 +198,14 @@ func (v *Evaluator) advance(tx *bbolt.Tx, task nip.TaskID, view TaskView, now in
 // dispatch records the exact bytes. From its commit on a crash applies them
 // again; before it the command is undecided and the task was not asked.
 func (v *Evaluator) dispatch(tx *bbolt.Tx, e Entry, bytes []byte, thenHold bool, now int64, out *pass) error {
-	e.State, e.Then, e.Dispatch = StateDispatching, StateNone, bytes
-	if thenHold {
+	e.Then, e.Dispatch = StateNone, bytes
+	switch {
+	case thenHold:
 		e.Then = StateHeld
+	case e.State == StateReceived && e.Position != 0:
+		e.Then = StateReceived // sent now, and still without its stop if the task refuses these bytes
 	}
+	e.State = StateDispatching
 	e, err := v.change(tx, e, word(e), now, out)
 	out.effect = &e
 	return err

@@ -286,6 +286,7 @@ func (p *party) mint(dice *rand.Rand, by int, known []nip.CommandID) call {
 // run back over a change, and no edit counts from the second at which its lease
 // ended.
 func TestQueueIsLinear(t *testing.T) {
+	t.Parallel()
 	memory, err := commit.NewMemory(commit.Options{Kind: "holdfast-host", Version: 1})
 	if err != nil {
 		t.Fatal(err)
