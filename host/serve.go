@@ -312,9 +312,11 @@ func (h *Host) janitor(ctx context.Context) error {
 			if err := pruneGrants(tx, now); err != nil {
 				return err
 			}
-			_, err := h.journal.Prune(tx, now, 256)
-			return err
+			return nil
 		})
+		if err == nil {
+			err = h.pruneJournal(ctx)
+		}
 		if err == nil {
 			err = h.finishAdmitted(ctx)
 		}
@@ -328,6 +330,25 @@ func (h *Host) janitor(ctx context.Context) error {
 			h.log.Error().Err(err).Msg("pruning failed; the next round tries again")
 		}
 	}
+}
+
+const (
+	pruneStep = 256 // transitions of one commit, so that no command waits long behind it
+	pruneMost = 400 // commits of one round: more than any host writes meanwhile
+)
+
+// pruneJournal drops what is past its retention, a little at a time.
+func (h *Host) pruneJournal(ctx context.Context) error {
+	for range pruneMost {
+		dropped := 0
+		if err := h.db.Update(ctx, func(tx *bbolt.Tx) (err error) {
+			dropped, err = h.journal.Prune(tx, h.now(), pruneStep)
+			return err
+		}); err != nil || dropped < pruneStep {
+			return err
+		}
+	}
+	return nil
 }
 
 // Wait returns when the reapers of owners and other side work ended; call it

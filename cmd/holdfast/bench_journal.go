@@ -70,21 +70,15 @@ func (b *bench) openJournal(ctx context.Context, name string, entries int) (*ben
 		return nil, err
 	}
 	j := &benchJournal{path: path, from: commands.Sender{Device: key.Public(), Grant: nip.GrantID(endedTask), Epoch: 0}}
-	// The header first, as every store of ours has one.
 	if j.db, err = commit.Open(path, commit.Options{Kind: journalKind, Version: 1}); err != nil {
-		return nil, err
-	}
-	if err := j.db.Close(); err != nil {
 		return nil, err
 	}
 	began := time.Now()
-	if err := fillJournal(ctx, path, j.from, entries); err != nil {
-		return nil, errors.Join(err, os.Remove(path))
-	}
-	b.say("%d decided entries written in %.1f s", entries, time.Since(began).Seconds())
-	if j.db, err = commit.Open(path, commit.Options{Kind: journalKind, Version: 1}); err != nil {
+	if err := fillJournal(ctx, j.db, entries); err != nil {
+		j.close()
 		return nil, err
 	}
+	b.say("%d decided entries written in %.1f s", entries, time.Since(began).Seconds())
 	if st, err := os.Stat(path); err == nil {
 		j.size = st.Size()
 	}
@@ -97,36 +91,28 @@ func (b *bench) openJournal(ctx context.Context, name string, entries int) (*ben
 
 func (j *benchJournal) close() { _ = errors.Join(j.db.Close(), os.Remove(j.path)) }
 
-// fillJournal writes decided entries through the journal's own functions, in
-// large transactions that are synced once at the end. They are what a
-// task.create leaves: decided at once, one transition each.
-func fillJournal(ctx context.Context, path string, from commands.Sender, entries int) error {
-	db, err := bbolt.Open(path, 0o600, &bbolt.Options{NoSync: true, NoFreelistSync: true, NoGrowSync: true, FreelistType: bbolt.FreelistMapType, InitialMmapSize: 1 << 31})
-	if err != nil {
+// fillJournal writes decided commands of many devices and tasks.
+func fillJournal(ctx context.Context, db *commit.DB, entries int) error {
+	var j commands.Journal
+	if err := db.Update(ctx, j.Setup); err != nil {
 		return err
 	}
-	var j commands.Journal
-	now := time.Now().Unix()
-	for at := 0; at < entries && err == nil; {
-		if err = ctx.Err(); err != nil {
-			break
+	f := commands.Filling{Entries: entries, At: time.Now().Unix()}
+	for range 1000 {
+		id, err := nip.NewID(rand.Reader)
+		if err != nil {
+			return err
 		}
-		err = db.Update(func(tx *bbolt.Tx) error {
-			if err := j.Setup(tx); err != nil {
-				return err
-			}
-			for end := min(at+50_000, entries); at < end; at++ {
-				// IDs that ascend fill the pages from left to right; where an
-				// ID of chance lands afterwards does not depend on it.
-				key := commands.Key{Principal: from.Device, Kind: "task.create", ID: fmt.Sprintf("%064x", at)}
-				if err := j.Note(tx, key, from, nip.TaskID(endedTask), "task.create", commands.OutcomeApplied, "", 1, now); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
+		f.Tasks = append(f.Tasks, nip.TaskID(id))
 	}
-	return errors.Join(err, db.Sync(), db.Close())
+	for range 100 {
+		key, err := nip.GenerateSecretKey(rand.Reader)
+		if err != nil {
+			return err
+		}
+		f.Devices = append(f.Devices, key.Public())
+	}
+	return j.Fill(ctx, db, f)
 }
 
 // command submits one command whose decision needs no effect.

@@ -18,7 +18,7 @@ func TestEveryCommandHasChosen(t *testing.T) {
 		none   = "-knows no home"
 	)
 	chosen := map[string]string{
-		"up": serves, "serve": serves, "relay serve": none, "tour": none, "version": none, "init": keys,
+		"up": serves, "serve": serves, "relay serve": none, "tour": none, "bench": none, "version": none, "init": keys,
 		"status": reads, "doctor": reads, "check": reads, "devices list": reads, "workspace list": reads, "policy show": reads,
 		"task list": reads, "task show": reads, "task view": reads, "secret list": reads,
 		"journal list": reads, "journal show": reads, "journal tail": reads, "journal check": reads, "journal dump": reads,
