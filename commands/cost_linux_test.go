@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
 
+	"holdfast/internal/skip"
 	"holdfast/nip"
 )
 
@@ -42,13 +43,13 @@ func pagesOf(t *testing.T, name string, fn func()) int {
 	t.Helper()
 	for _, what := range []string{"1", "4"} { // the bits; and the soft-dirty ones, for the flush that comes with them
 		if err := os.WriteFile("/proc/self/clear_refs", []byte(what), 0); err != nil {
-			t.Skipf("this kernel does not count what a process looks at: %v", err)
+			skip.Missing(t, "this kernel does not count what a process looks at: "+err.Error())
 		}
 	}
 	fn()
 	f, err := os.Open("/proc/self/smaps")
 	if err != nil {
-		t.Skipf("this kernel does not count what a process looks at: %v", err)
+		skip.Missing(t, "this kernel does not count what a process looks at: "+err.Error())
 	}
 	defer f.Close()
 	kilobytes, mine := 0, false
