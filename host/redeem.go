@@ -50,15 +50,16 @@ func (h *Host) redeem(ctx context.Context, k *call) error {
 		if err == nil && code == "" && inv.Replies >= maxRedeemReplies {
 			code = nip.RateLimited
 		}
-		var rec grantRecord
 		if err == nil && code == "" {
-			rec, issued, code, err = h.grantFor(tx, k.opened.Signer, &inv, now)
-		}
-		if err == nil && code == "" {
+			// Before the grant: a device that is refused keeps the one it has.
 			var full bool
 			if full, err = repliesFull(tx, k.opened.Signer, now); full {
 				code = nip.Bounds
 			}
+		}
+		var rec grantRecord
+		if err == nil && code == "" {
+			rec, issued, code, err = h.grantFor(tx, k.opened.Signer, &inv, now)
 		}
 		if err != nil {
 			return err
