@@ -11,14 +11,14 @@ import (
 )
 
 // lasting is what a refusal may not touch: the whole of host.db without the
-// retained replies and their counts, the last sign of life and the journal's
-// own notes, and every task.
+// retained replies, the results for request.operation and their counts, the last
+// sign of life and the journal's own notes, and every task.
 func (r *rig) lasting(also ...string) ([]string, []owner.Task) {
 	r.t.Helper()
 	var kept []string
 	for line := range strings.Lines(r.dump()) {
 		bucket, _, _ := strings.Cut(line, "/")
-		if !slices.Contains(append(also, "replies", "meta", "last_seen", "journal.entry", "journal.history", "journal.of", "journal.count", "journal.meta"), bucket) {
+		if !slices.Contains(append(also, "replies", "recovery", "recovery.ends", "meta", "last_seen", "journal.entry", "journal.history", "journal.of", "journal.count", "journal.meta"), bucket) {
 			kept = append(kept, line)
 		}
 	}
