@@ -11,8 +11,8 @@ import (
 )
 
 // lasting is what a refusal may not touch: the whole of host.db without the
-// retained replies and their counts, the last sign of life and the journal's
-// own notes, and every task.
+// retained replies, the results for request.operation and their counts, the last
+// sign of life and the journal's own notes, and every task.
 func (r *rig) lasting(also ...string) ([]string, []owner.Task) {
 	r.t.Helper()
 	var kept []string

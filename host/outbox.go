@@ -75,21 +75,29 @@ func putOutbox(tx *bbolt.Tx, r outboxRow) error { return putJSON(tx, bucketOutbo
 
 // dropOutbox forgets what was meant for a device that lost its standing.
 func dropOutbox(tx *bbolt.Tx, device nip.PubKey) error {
-	prefix := string(device) + "/"
 	for _, bucket := range [][]byte{bucketOutbox, bucketPublished, bucketPages, bucketStates} {
-		b := tx.Bucket(bucket)
-		if b == nil {
-			continue
+		if err := dropDevice(tx, bucket, device); err != nil {
+			return err
 		}
-		var keys [][]byte
-		c := b.Cursor()
-		for k, _ := c.Seek([]byte(prefix)); k != nil && len(k) > len(prefix) && string(k[:len(prefix)]) == prefix; k, _ = c.Next() {
-			keys = append(keys, append([]byte(nil), k...))
-		}
-		for _, k := range keys {
-			if err := b.Delete(k); err != nil {
-				return err
-			}
+	}
+	return nil
+}
+
+// dropDevice deletes the rows of a bucket whose keys begin with the device.
+func dropDevice(tx *bbolt.Tx, bucket []byte, device nip.PubKey) error {
+	b := tx.Bucket(bucket)
+	if b == nil {
+		return nil
+	}
+	prefix := string(device) + "/"
+	var keys [][]byte
+	c := b.Cursor()
+	for k, _ := c.Seek([]byte(prefix)); k != nil && len(k) > len(prefix) && string(k[:len(prefix)]) == prefix; k, _ = c.Next() {
+		keys = append(keys, append([]byte(nil), k...))
+	}
+	for _, k := range keys {
+		if err := b.Delete(k); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -177,6 +177,13 @@ func TestPageWaits(t *testing.T) {
 	if len(r.waitingPages(back)) != 1 {
 		t.Fatal("a device that came back has no page")
 	}
+	// So it is with one that pairs anew, perhaps at another relay.
+	r.clock.add(1)
+	r.pair(nip.StandardRights(), back.key)
+	publish()
+	if again := r.waitingPages(back); len(again) != 1 || again[0].IssuedAt != r.clock.now() {
+		t.Fatal("a device that paired anew is left with the page of before")
+	}
 	// Without a label, or a week later, nobody gets one.
 	late := r.pair(nip.StandardRights())
 	if err := RemoveWorkspace(r.home, "demo"); err != nil {

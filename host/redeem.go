@@ -50,15 +50,16 @@ func (h *Host) redeem(ctx context.Context, k *call) error {
 		if err == nil && code == "" && inv.Replies >= maxRedeemReplies {
 			code = nip.RateLimited
 		}
-		var rec grantRecord
 		if err == nil && code == "" {
-			rec, issued, code, err = h.grantFor(tx, k.opened.Signer, &inv, now)
-		}
-		if err == nil && code == "" {
+			// Before the grant: a device that is refused keeps the one it has.
 			var full bool
 			if full, err = repliesFull(tx, k.opened.Signer, now); full {
 				code = nip.Bounds
 			}
+		}
+		var rec grantRecord
+		if err == nil && code == "" {
+			rec, issued, code, err = h.grantFor(tx, k.opened.Signer, &inv, now)
 		}
 		if err != nil {
 			return err
@@ -162,7 +163,9 @@ func (c *Core) grantFor(tx *bbolt.Tx, device nip.PubKey, inv *invitationRecord, 
 
 // replaceGrant issues g to a device that was just admitted. Its earlier grants
 // are revoked without touching its epoch, and what it had delegated and nobody
-// redeemed moves to the new one where that could have issued it.
+// redeemed moves to the new one where that could have issued it. It is sent the
+// last pages again: summaries are kept sealed and go out anew, pages are not, and
+// the new grant may name another relay.
 func (c *Core) replaceGrant(tx *bbolt.Tx, g nip.Grant, now int64) (grantRecord, nip.Code, error) {
 	rec, code, err := c.newGrant(tx, g, now)
 	if err != nil || code != "" {
@@ -172,6 +175,9 @@ func (c *Core) replaceGrant(tx *bbolt.Tx, g nip.Grant, now int64) (grantRecord, 
 		return rec, "", err
 	}
 	if _, err := c.revokeGrants(tx, g.Device, now); err != nil {
+		return rec, "", err
+	}
+	if err := dropDevice(tx, bucketPages, g.Device); err != nil {
 		return rec, "", err
 	}
 	return rec, "", putJSON(tx, bucketGrants, string(rec.Grant.ID), rec)

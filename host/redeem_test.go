@@ -1,6 +1,7 @@
 package host
 
 import (
+	"context"
 	"testing"
 
 	"go.etcd.io/bbolt"
@@ -64,6 +65,16 @@ func TestRedemption(t *testing.T) {
 		{name: "the same device after 32 replies", from: a, used: true, setup: func(inv nip.Invitation) {
 			r.editInvitation(inv, func(rec *invitationRecord) { rec.Replies = maxRedeemReplies })
 		}, code: nip.RateLimited},
+		{name: "no room for the reply", from: r.pair(nip.StandardRights()), setup: func(nip.Invitation) {
+			was := int64(r.rows(bucketReplies))
+			full := func(n int64) {
+				if err := r.c.db.Update(context.Background(), func(tx *bbolt.Tx) error { return putCount(tx, bucketMeta, "replies", n) }); err != nil {
+					t.Fatal(err)
+				}
+			}
+			full(maxReplies)
+			r.t.Cleanup(func() { full(was) })
+		}, code: nip.Bounds},
 		{name: "a book full of live grants", setup: func(nip.Invitation) {
 			r.update(func(tx *bbolt.Tx) error { // dead ones of the rows before
 				if err := tx.DeleteBucket(bucketGrants); err != nil {

@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	replySenders = 4   // of one relay
-	replyBacklog = 256 // replies waiting for one relay
-	replyRelays  = 32  // relays that may have a backlog
+	replySenders = 4   // of one relay for members; strangers have one
+	replyBacklog = 256 // replies waiting in one lane
+	replyLanes   = 64  // lanes that there may be
 	replyAgain   = time.Second
 )
 
@@ -23,30 +23,45 @@ type replyJob struct {
 	until int64
 }
 
-// replySender moves replies to their relays, each relay by itself.
+// replyLane is the replies of one relay to members, or to everybody else. A relay
+// need not take what goes to strangers, and each such reply is offered for a
+// minute: that must not stand before a member's.
+type replyLane struct {
+	relay    nip.RelayURL
+	stranger bool
+}
+
+func (l replyLane) senders() int {
+	if l.stranger {
+		return 1
+	}
+	return replySenders
+}
+
+// replySender moves replies to their relays, each lane by itself.
 type replySender struct {
 	h *Host
 
 	// mu guards jobs and start.
 	mu    sync.Mutex
-	jobs  map[nip.RelayURL]chan replyJob
-	start func(relay nip.RelayURL, jobs <-chan replyJob) // nil until the host runs: what comes earlier waits
+	jobs  map[replyLane]chan replyJob
+	start func(lane replyLane, jobs <-chan replyJob) // nil until the host runs: what comes earlier waits
 }
 
 // put queues a reply and never waits. One that finds no room is fetched by the
 // device's exact retry, because it is retained.
-func (s *replySender) put(relay nip.RelayURL, j replyJob) bool {
+func (s *replySender) put(lane replyLane, j replyJob) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	jobs := s.jobs[relay]
+	jobs := s.jobs[lane]
 	if jobs == nil {
-		if len(s.jobs) >= replyRelays {
+		if len(s.jobs) >= replyLanes {
 			return false
 		}
 		jobs = make(chan replyJob, replyBacklog)
-		s.jobs[relay] = jobs
+		s.jobs[lane] = jobs
 		if s.start != nil {
-			s.start(relay, jobs)
+			s.start(lane, jobs)
 		}
 	}
 	select {
@@ -59,12 +74,12 @@ func (s *replySender) put(relay nip.RelayURL, j replyJob) bool {
 }
 
 // run gives every backlog its senders, those to come as well.
-func (s *replySender) run(start func(relay nip.RelayURL, jobs <-chan replyJob)) {
+func (s *replySender) run(start func(lane replyLane, jobs <-chan replyJob)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.start = start
-	for relay, jobs := range s.jobs {
-		start(relay, jobs)
+	for lane, jobs := range s.jobs {
+		start(lane, jobs)
 	}
 }
 
@@ -100,18 +115,20 @@ func (h *Host) sendReply(k *call, ev *nip.Event) {
 // queueReply remembers the answer and queues it. unretained is the reply again
 // where host.db does not keep it.
 func (h *Host) queueReply(k *call, ev, unretained *nip.Event) {
-	h.answers.note(k.opened.EventID, answer{at: h.now(), until: k.req.ExpiresAt, reply: unretained}, h.isMember(string(k.opened.Signer)))
-	h.replies.put(k.in.Relay, replyJob{ev, k.req.ExpiresAt})
+	member := h.isMember(string(k.opened.Signer))
+	h.answers.note(k.opened.EventID, answer{at: h.now(), until: k.req.ExpiresAt, reply: unretained}, member)
+	h.replies.put(replyLane{k.in.Relay, !member}, replyJob{ev, k.req.ExpiresAt})
 }
 
-// resendReplies hands every retained reply that is still fresh to the senders:
+// resendReplies hands every retained reply that is still fresh, of which none is a
+// stranger's, to the senders:
 // whether it left before the last stop is not known, and a relay answers a
 // duplicate with OK.
 func (h *Host) resendReplies() error {
 	return h.db.View(func(tx *bbolt.Tx) error {
 		now := h.now()
 		return eachJSON(tx, bucketReplies, func(_ string, r retainedReply) error {
-			if r.ExpiresAt > now && h.replies.put(r.Relay, replyJob{r.Reply, r.ExpiresAt}) {
+			if r.ExpiresAt > now && h.replies.put(replyLane{relay: r.Relay}, replyJob{r.Reply, r.ExpiresAt}) {
 				h.answers.note(r.RequestEvent, answer{at: now, until: r.ExpiresAt}, true)
 			}
 			return nil

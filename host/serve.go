@@ -73,7 +73,7 @@ func NewHost(c *Core, t Transport, onEvent func(Event)) *Host {
 		index: newTaskIndex(), answers: newAnswerBook(), inFlight: map[nip.RequestID]bool{}, stopped: make(chan struct{}),
 	}
 	h.members.Store(&map[string]bool{string(c.owner): true})
-	h.replies = &replySender{h: h, jobs: map[nip.RelayURL]chan replyJob{}}
+	h.replies = &replySender{h: h, jobs: map[replyLane]chan replyJob{}}
 	h.outbox = &outboxSender{h: h, bell: make(chan struct{}, 1), retry: outboxRetry, relays: map[nip.RelayURL]*relayOutbox{}}
 	h.starter = &starter{h: h, bell: make(chan struct{}, 1), live: map[owner.TaskID]*owner.Launched{}}
 	h.deadlines = &deadlines{h: h, bell: make(chan struct{}, 1), dirty: map[nip.TaskID]bool{}, retry: map[nip.TaskID]int64{}}
@@ -113,9 +113,9 @@ func (h *Host) Run(ctx context.Context) error {
 	} {
 		g.Go(func() error { return loop(ctx) })
 	}
-	h.replies.run(func(relay nip.RelayURL, jobs <-chan replyJob) {
-		for range replySenders {
-			h.background(func() { h.sendReplies(ctx, relay, jobs) })
+	h.replies.run(func(lane replyLane, jobs <-chan replyJob) {
+		for range lane.senders() {
+			h.background(func() { h.sendReplies(ctx, lane.relay, jobs) })
 		}
 	})
 	if err := h.resendReplies(); err != nil {

@@ -341,6 +341,9 @@ func TestDeviceOwn(t *testing.T) {
 	if doc := v.ok(t, "steer", taskA, "left", "--emulate"); doc["based_on"] != 4.0 {
 		t.Errorf("document %v", doc)
 	}
+	if list, ok := v.ok(t, "commands")["commands"].([]any); !ok || len(list) != 1 || list[0].(map[string]any)["state"] != "received" {
+		t.Errorf("commands %v", list)
+	}
 	if code := v.run(t, "watch"); code != exitFailed || !strings.Contains(v.err.String(), "publishes to its devices") {
 		t.Errorf("exit %d, %q", code, v.err.String())
 	}

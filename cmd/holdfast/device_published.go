@@ -173,10 +173,16 @@ func (v *deviceVerbs) commandsVerb() *cobra.Command {
 				read := false
 				if !offline {
 					err := d.Refresh(ctx)
-					if err != nil && !unanswered(err) || c.Context().Err() != nil {
+					var owner *client.OwnerError
+					owned := errors.As(err, &owner)
+					if err != nil && !unanswered(err) && !owned || c.Context().Err() != nil {
 						return errors.Join(err, c.Context().Err())
 					}
-					if read = err == nil; !read {
+					read = err == nil
+					switch {
+					case owned:
+						fmt.Fprintln(v.g.stderr, "an owner reads no publications; this is what the host's replies said")
+					case !read:
 						fmt.Fprintln(v.g.stderr, "the relay could not be read; this is what this device knew before")
 					}
 				}

@@ -25,11 +25,12 @@ func (d *Device) relink() {
 }
 
 // follow turns an exchange to the link that took the place of its own; false
-// where there is none, or it belongs to another standing.
+// where there is none, or it belongs to another standing. Of requests without a
+// grant an owner's have that link, and a redemption has one of its own.
 func (d *Device) follow(p *peer) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.closed || p.grant == "" || d.access == nil || d.link == nil || d.link == p.link ||
+	if d.closed || d.access == nil || d.access.owner != (p.grant == "") || d.link == nil || d.link == p.link ||
 		d.access.grant.Host != p.host || d.access.grant.Relay != p.relay {
 		return false
 	}

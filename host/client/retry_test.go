@@ -202,38 +202,47 @@ type waitingLink struct {
 
 func (l waitingLink) Health() relay.Health { return l.health }
 
-// A call does not wait for a connection's next turn: a person waits for it.
+// A call does not wait for a connection's next turn: a person waits for it. That
+// holds for an owner, who has no grant, as for a device.
 func TestCallDialsAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d, _, p := paired(t)
-		dials := 0
-		back := time.Now().Add(20 * time.Second) // the relay is away until then
-		d.dial = func(o relay.Options) relay.Link {
-			dials++
-			l := p.dial(o).(*paperLink)
-			if time.Now().After(back) {
-				return l
-			}
-			silent := (&paper{publish: func(int, *nip.Event) (bool, error) { return false, relay.ErrUnconfirmed }}).dial(o).(*paperLink)
-			return waitingLink{silent, relay.Health{URL: o.URL, State: relay.StateConnecting, LastError: "relay not reached"}}
-		}
-		d.link = nil
-		began := time.Now()
-		if _, err := d.Call(t.Context(), nip.WorkspaceList{}); err != nil {
-			t.Fatal(err)
-		}
-		if took := time.Since(began); took > 26*time.Second {
-			t.Errorf("answered %v after the relay was back", took-20*time.Second)
-		}
-		if dials > 4 {
-			t.Errorf("dialled %d times in 24 s", dials)
-		}
-		// The next call goes over the open connection.
-		n := dials
-		if _, err := d.Call(t.Context(), nip.WorkspaceList{}); err != nil || dials != n {
-			t.Errorf("err %v, %d more dials", err, dials-n)
-		}
-	})
+	for name, profile := range map[string]func(t *testing.T) (*Device, *paper){
+		"device":                func(t *testing.T) (*Device, *paper) { d, _, p := paired(t); return d, p },
+		"owner":                 func(t *testing.T) (*Device, *paper) { d, _, p, _ := owning(t, false); return d, p },
+		"owner with a key afar": func(t *testing.T) (*Device, *paper) { d, _, p, _ := owning(t, true); return d, p },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d, p := profile(t)
+				dials := 0
+				back := time.Now().Add(20 * time.Second) // the relay is away until then
+				d.dial = func(o relay.Options) relay.Link {
+					dials++
+					l := p.dial(o).(*paperLink)
+					if time.Now().After(back) {
+						return l
+					}
+					silent := (&paper{publish: func(int, *nip.Event) (bool, error) { return false, relay.ErrUnconfirmed }}).dial(o).(*paperLink)
+					return waitingLink{silent, relay.Health{URL: o.URL, State: relay.StateConnecting, LastError: "relay not reached"}}
+				}
+				d.link = nil
+				began := time.Now()
+				if _, err := d.Call(t.Context(), nip.WorkspaceList{}); err != nil {
+					t.Fatal(err)
+				}
+				if took := time.Since(began); took > 26*time.Second {
+					t.Errorf("answered %v after the relay was back", took-20*time.Second)
+				}
+				if dials > 4 {
+					t.Errorf("dialled %d times in 24 s", dials)
+				}
+				// The next call goes over the open connection.
+				n := dials
+				if _, err := d.Call(t.Context(), nip.WorkspaceList{}); err != nil || dials != n {
+					t.Errorf("err %v, %d more dials", err, dials-n)
+				}
+			})
+		})
+	}
 }
 
 // Whoever waits for a call is let go when its context ends, whatever it waits
