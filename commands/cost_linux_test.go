@@ -161,7 +161,7 @@ func costs(t *testing.T, r *rig) []costed {
 			}
 		}},
 		{"list of the task", reading(func(tx *bbolt.Tx) error {
-			all, err := r.Journal.List(tx, Filter{Task: task(0)})
+			all, _, err := r.Journal.Page(tx, Filter{Task: task(0)})
 			if len(all) != 8 {
 				t.Errorf("%d entries are listed", len(all))
 			}

@@ -280,7 +280,7 @@ func TestListAndTransitions(t *testing.T) {
 		{"limit", Filter{Limit: 2}, []int{0, 1}},
 	}
 	list := func(f Filter) (out []Entry) {
-		r.view(func(tx *bbolt.Tx) (err error) { out, err = r.Journal.List(tx, f); return err })
+		r.view(func(tx *bbolt.Tx) (err error) { out, _, err = r.Journal.Page(tx, f); return err })
 		return out
 	}
 	for _, row := range rows {
@@ -405,7 +405,7 @@ func TestPruneBehindAStuckEntry(t *testing.T) {
 	})
 	r.check()
 	r.view(func(tx *bbolt.Tx) error {
-		all, err := r.Journal.List(tx, Filter{})
+		all, _, err := r.Journal.Page(tx, Filter{})
 		if len(all) != 1 || all[0].State != StateDispatching || len(all[0].Dispatch) == 0 {
 			t.Errorf("%+v", all)
 		}

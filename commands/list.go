@@ -38,48 +38,70 @@ func (Journal) Transitions(tx *bbolt.Tx, after uint64, limit int) ([]Transition,
 
 // Filter selects entries for the operator. Empty members select everything.
 type Filter struct {
-	Task   nip.TaskID
-	Device nip.PubKey
-	State  State
-	Since  int64  // received at this time or later
-	After  uint64 // arrived after this sequence (Entry.Seq); the last entry's continues a listing
-	Limit  int    // 0 is 256
+	Task    nip.TaskID
+	Device  nip.PubKey
+	State   State
+	Outcome Outcome
+	Since   int64  // received at this time or later
+	After   uint64 // where the page before said that the listing goes on
+	Limit   int    // 0 is 256
+	Bytes   int    // of texts, beyond which a page takes no further entry; 0 is no bound
 }
 
-// List returns entries in arrival order. With a task it reads that task's alone.
-func (j Journal) List(tx *bbolt.Tx, f Filter) ([]Entry, error) {
+// Page returns entries in the order of their places, and where the listing goes
+// on, 0 at its end. An entry's place is its arrival; one that stayed undecided
+// for so long that its arrival was pruned stands at the first of its transitions
+// that is still there. With a task it reads that task's alone, by arrival.
+func (j Journal) Page(tx *bbolt.Tx, f Filter) (out []Entry, next uint64, err error) {
 	if f.Limit <= 0 {
 		f.Limit = 256
 	}
-	var out []Entry
-	add := func(e Entry) {
+	bytes := 0
+	add := func(e Entry, place uint64) (more bool) {
 		if (f.Task == "" || e.Task == f.Task) && (f.Device == "" || e.Key.Principal == f.Device) &&
-			(f.State == StateNone || e.State == f.State) && e.ReceivedAt >= f.Since && e.Seq > f.After {
+			(f.State == StateNone || e.State == f.State) && (f.Outcome == OutcomeNone || e.Outcome == f.Outcome) && e.ReceivedAt >= f.Since {
 			out = append(out, e)
+			bytes += len(e.Text) + len(e.Command.Text)
+			if len(out) >= f.Limit || f.Bytes > 0 && bytes >= f.Bytes {
+				next = place
+			}
 		}
+		return next == 0
 	}
 	if f.Task != "" {
-		return out, j.eachOf(tx, f.Task, f.After, func(e Entry) bool {
-			add(e)
-			return len(out) < f.Limit
-		})
+		err = j.eachOf(tx, f.Task, f.After, func(e Entry) bool { return add(e, e.Seq) })
+		return out, next, err
+	}
+	cp, err := readCheckpoint(tx)
+	if err != nil {
+		return nil, 0, err
 	}
 	c := tx.Bucket(bucketHistory).Cursor()
 	start := max(f.After+1, firstAt(tx, f.Since))
-	for k, v := c.Seek(sequence(start)); k != nil && len(out) < f.Limit; k, v = c.Next() {
+	for k, v := c.Seek(sequence(start)); k != nil; k, v = c.Next() {
 		t, err := decodeTransition(v)
 		if err != nil {
-			return out, fmt.Errorf("%w: transition %x cannot be read", ErrChain, k)
+			return out, 0, fmt.Errorf("%w: transition %x cannot be read", ErrChain, k)
 		}
 		e, known, err := j.Get(tx, t.Key)
 		if err != nil {
-			return out, err
+			return out, 0, err
 		}
-		if known && (e.Seq == t.Seq || t.What == wordCarried) {
-			add(e)
+		if known && placeIn(e, cp) == t.Seq && !add(e, t.Seq) {
+			break
 		}
 	}
-	return out, nil
+	return out, next, nil
+}
+
+// placeIn is the first transition of e behind the checkpoint.
+func placeIn(e Entry, cp checkpoint) uint64 {
+	for _, seq := range e.History {
+		if seq > cp.seq {
+			return seq
+		}
+	}
+	return 0
 }
 
 // eachOf visits the entries of a task that arrived after a sequence.

@@ -155,9 +155,26 @@ func (c *Core) conclude(ctx context.Context, id, kind string, end actEnd) error 
 // its lock, before anything else is done to it. One that cannot be settled yet
 // holds up no other.
 func (c *Core) settleActs(ctx context.Context) error {
+	return c.settleEach(ctx, func(act) bool { return true })
+}
+
+// settleCallers concludes, while a host lives, the acts of callers that ended
+// without a word. Only one that named itself whole is known to have ended.
+func (c *Core) settleCallers(ctx context.Context) error {
+	return c.settleEach(ctx, func(a act) bool {
+		return a.Kind == "task.execute" && a.Caller.BootID != "" && !c.concludesItself(a)
+	})
+}
+
+func (c *Core) settleEach(ctx context.Context, which func(act) bool) error {
 	rows := map[string]act{}
 	if err := c.db.View(func(tx *bbolt.Tx) error {
-		return eachJSON(tx, bucketActs, func(id string, a act) error { rows[id] = a; return nil })
+		return eachJSON(tx, bucketActs, func(id string, a act) error {
+			if which(a) {
+				rows[id] = a
+			}
+			return nil
+		})
 	}); err != nil {
 		return err
 	}
@@ -173,10 +190,11 @@ func (c *Core) settleActs(ctx context.Context) error {
 }
 
 // concludesItself reports whether the process that does the act is still there.
-// Where the system cannot tell, its task's owner lock does.
+// Where the system cannot tell, its task's owner lock does. A pid alone says
+// little: the host of a container has the same one at every start.
 func (c *Core) concludesItself(a act) bool {
-	if a.Caller.PID == os.Getpid() {
-		return true
+	if a.Caller == (procid.ID{PID: os.Getpid()}) {
+		return true // where a process cannot name itself further
 	}
 	alive, err := procid.Alive(a.Caller)
 	if errors.Is(err, procid.ErrUnsupported) {

@@ -24,7 +24,7 @@ func (r *rig) entries() map[commands.Key]commands.Entry {
 	r.t.Helper()
 	out := map[commands.Key]commands.Entry{}
 	if err := r.c.db.View(func(tx *bbolt.Tx) error {
-		list, err := r.c.journal.List(tx, commands.Filter{Limit: 1 << 20})
+		list, _, err := r.c.journal.Page(tx, commands.Filter{Limit: 1 << 20})
 		for _, e := range list {
 			out[e.Key] = e
 		}

@@ -92,6 +92,8 @@ func verbStatus(_ context.Context, c *Core, _ json.RawMessage, emit func(any) er
 			}
 		}
 		s.Devices = len(recs)
+		now := c.now()
+		s.Journal.Ahead = c.journal.Time(tx, now) - now
 		s.Journal.Entries, s.Journal.Undecided, err = c.journal.Counts(tx)
 		return err
 	})

@@ -30,25 +30,25 @@ const (
 	journalPageBytes = 2 << 20 // of texts; JSON may need a few bytes for one, and a line of the operator's socket has 8 MiB
 )
 
-// filter is what to look for. outcome narrows a page of decided entries.
-func (a *JournalArgs) filter() (f commands.Filter, outcome commands.Outcome, err error) {
-	f = commands.Filter{Task: a.Task, Device: a.Device, Since: a.Since, Limit: journalPage}
+// filter is what to look for.
+func (a *JournalArgs) filter() (commands.Filter, error) {
+	f := commands.Filter{Task: a.Task, Device: a.Device, Since: a.Since, After: a.After, Limit: journalPage, Bytes: journalPageBytes}
 	if a.State == "" {
-		return f, 0, nil
+		return f, nil
 	}
 	for s := commands.StateReceived; s <= commands.StateDone; s++ {
 		if s.String() == a.State {
 			f.State = s
-			return f, 0, nil
+			return f, nil
 		}
 	}
-	f.State = commands.StateDone
 	for o := commands.OutcomeApplied; o <= commands.OutcomeUnknown; o++ {
 		if o.String() == a.State {
-			return f, o, nil
+			f.Outcome = o
+			return f, nil
 		}
 	}
-	return f, 0, fmt.Errorf("%w: state is received, held, dispatching or done, or of a decided entry applied, rejected, expired, superseded, removed or unknown", ErrUsage)
+	return f, fmt.Errorf("%w: state is received, held, dispatching or done, or of a decided entry applied, rejected, expired, superseded, removed or unknown", ErrUsage)
 }
 
 // verbJournalList shows entries in arrival order, at most a page of them; next,
@@ -58,29 +58,18 @@ func verbJournalList(_ context.Context, c *Core, raw json.RawMessage, emit func(
 	if err := arguments(raw, &a); err != nil {
 		return err
 	}
-	f, outcome, err := a.filter()
+	f, err := a.filter()
 	if err != nil {
 		return err
 	}
-	f.After = a.After
 	views := []*EntryView{}
 	var next uint64
 	err = c.db.View(func(tx *bbolt.Tx) error {
-		list, err := c.journal.List(tx, f)
-		size := 0
-		for i, e := range list {
-			if outcome != commands.OutcomeNone && e.Outcome != outcome {
-				continue
-			}
-			if size += len(e.Text) + len(e.Command.Text); size > journalPageBytes {
-				next = list[i-1].Seq
-				return nil
-			}
+		list, n, err := c.journal.Page(tx, f)
+		for _, e := range list {
 			views = append(views, entryView(e, a.NoText))
 		}
-		if len(list) == journalPage {
-			next = list[len(list)-1].Seq
-		}
+		next = n
 		return err
 	})
 	if err != nil {
@@ -245,17 +234,15 @@ func verbJournalDump(_ context.Context, c *Core, raw json.RawMessage, emit func(
 		}
 	}
 	f := commands.Filter{Limit: 64} // of entries with their texts at once
-	for n := f.Limit; n == f.Limit; {
+	for more := true; more; more = f.After != 0 {
 		var list []commands.Entry
 		if err := c.db.View(func(tx *bbolt.Tx) (err error) {
-			list, err = c.journal.List(tx, f)
+			list, f.After, err = c.journal.Page(tx, f)
 			return err
 		}); err != nil {
 			return err
 		}
-		n = len(list)
 		for _, e := range list {
-			f.After = e.Seq
 			if err := emit(entryLine{"entry", entryView(e, a.NoText)}); err != nil {
 				return err
 			}

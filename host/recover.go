@@ -78,8 +78,9 @@ var journalledRequests = []string{
 }
 
 // unrecorded says of a request without a row why it has none, "" where this host
-// knows nothing of it. Null is only said then: a device may conclude from it
-// that the request never took effect.
+// knows nothing of it. Null is only said then. Of a request that is journalled
+// under its own ID a device may conclude from it that it never took effect; a
+// command is journalled under the command's ID, and asked about by that.
 func (h *Host) unrecorded(tx *bbolt.Tx, k *call, op nip.RequestOperation, now int64) (nip.Code, error) {
 	var kept retainedReply
 	if found, err := getJSON(tx, bucketReplies, string(op.Request), &kept); err != nil {

@@ -321,6 +321,9 @@ func (h *Host) janitor(ctx context.Context) error {
 			err = h.finishAdmitted(ctx)
 		}
 		if err == nil {
+			err = h.settleCallers(ctx)
+		}
+		if err == nil {
 			err = h.tidyUploads(ctx)
 		}
 		if err != nil && ctx.Err() == nil {

@@ -225,7 +225,7 @@ func statesRow(device nip.PubKey, task nip.TaskID, relay nip.RelayURL, r toldSta
 // changed makes the records that differ from what was told last.
 func (t *teller) changed(tx *bbolt.Tx, ts []commands.Transition) ([]toldRow, error) {
 	h := t.h
-	now := h.journal.Time(tx, h.now())
+	now := h.now() // not the journal's: devices believe no record from a future that a wrong clock left there
 	live, err := t.readers(tx)
 	if err != nil {
 		return nil, err

@@ -97,6 +97,9 @@ type Status struct {
 	Journal struct {
 		Entries   int `json:"entries"`
 		Undecided int `json:"undecided"`
+		// Ahead is by how many seconds the last record is later than this clock,
+		// after one that was wrong: commands and leases are judged by the later.
+		Ahead int64 `json:"ahead"`
 	} `json:"journal"`
 	Outbox int `json:"outbox"` // publications that no relay took yet
 	Policy struct {

@@ -70,6 +70,10 @@ func writeStatus(w io.Writer, home string, st host.Status) {
 		}
 	}
 	fmt.Fprintf(w, "  devices  %d active\n  tasks    %s\n  journal  %d entries, %d undecided\n", st.Devices, counts(st.Tasks), st.Journal.Entries, st.Journal.Undecided)
+	if st.Journal.Ahead > journalSlack {
+		fmt.Fprintf(w, "           its last record is %s later than this clock: one of the two times was wrong. Until the clock has\n"+
+			"           caught up, commands over a day behind that record expire, and leases do not end\n", time.Duration(st.Journal.Ahead)*time.Second)
+	}
 	switch {
 	case st.Policy.Fault != "":
 		fmt.Fprintf(w, "  policy   cannot be read, so nothing starts by itself: %s\n", st.Policy.Fault)
@@ -87,6 +91,10 @@ func writeStatus(w io.Writer, home string, st host.Status) {
 		fmt.Fprintf(w, "           not enforced: %s\n", gap)
 	}
 }
+
+// journalSlack is how far the journal may be ahead of the clock before status
+// speaks of it, in seconds.
+const journalSlack = 5
 
 func counts(m map[string]int) string {
 	if len(m) == 0 {
