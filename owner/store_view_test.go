@@ -22,7 +22,7 @@ func traceOf(id TaskID, turn, steps int, end bool) []byte {
 }
 
 // runningTask is a store with one admitted task whose transcript is trace.
-func runningTask(t *testing.T, trace []byte) *Store {
+func runningTask(t testing.TB, trace []byte) *Store {
 	t.Helper()
 	s := newStore(t)
 	mustApply(t, s, submitOf(deviceTask, "c1"))
@@ -34,7 +34,7 @@ func runningTask(t *testing.T, trace []byte) *Store {
 	return s
 }
 
-func view(t *testing.T, s *Store, limit int, c *ViewCursor) View {
+func view(t testing.TB, s *Store, limit int, c *ViewCursor) View {
 	t.Helper()
 	v, err := s.View(deviceTask, limit, 1<<14, c)
 	if err != nil {
