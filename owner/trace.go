@@ -35,6 +35,8 @@ type traceFacts struct {
 	ended   bool
 	faults  []ViewFault
 	more    bool // faults beyond maxFaults
+
+	agentName, agentVersion string // of the session, as far as it says
 }
 
 // traceMap says where the steps of a transcript are, and what binds them: a scan, or an index that holds.
@@ -170,7 +172,7 @@ func (s *Store) scanTrace(f atomicfile.File, t *Task, turn int) (*traceScan, err
 func readTrace(r io.Reader, size int64, t *Task, turn int) (*traceScan, error) {
 	sc := &traceScan{base: chainBase(t.ID, t.IntentDigest, TraceName(turn))}
 	chain := sc.base
-	facts, err := walkTrace(r, size, sessionID(t.ID, turn), func(_, offset int64, line []byte) error {
+	err := sc.walk(r, size, sessionID(t.ID, turn), func(_, offset int64, line []byte) error {
 		chain = chainNext(chain, line)
 		sc.steps = append(sc.steps, traceRef{offset, len(line), chain})
 		return nil
@@ -178,28 +180,26 @@ func readTrace(r io.Reader, size int64, t *Task, turn int) (*traceScan, error) {
 	if err != nil {
 		return nil, err
 	}
-	sc.traceFacts = *facts
 	return sc, nil
 }
 
 // sessionID is how a turn is called in its transcript.
 func sessionID(id TaskID, turn int) string { return fmt.Sprintf("%s-%d", id, turn) }
 
-// walkTrace reads a transcript of size bytes line by line and calls step for each step that could be read, with its
-// line's number, its offset, and its bytes without the newline, which are good until the next call. It keeps one
+// walk learns w from a transcript of size bytes, line by line, and calls step for each step that could be read, with
+// its line's number, its offset, and its bytes without the newline, which are good until the next call. It keeps one
 // line in memory. An error of step ends the walk.
-func walkTrace(r io.Reader, size int64, session string, step func(number, offset int64, line []byte) error) (*traceFacts, error) {
+func (w *traceFacts) walk(r io.Reader, size int64, session string, step func(number, offset int64, line []byte) error) error {
 	if size > maxTrace {
-		return nil, errOversized
+		return errOversized
 	}
-	w := &traceFacts{}
 	whole := sha256.New()
 	br := bufio.NewReaderSize(io.TeeReader(r, whole), int(min(size+1, maxTraceLine)))
 	offset, lastStep := int64(0), int64(0)
 	for number := int64(1); ; number++ {
 		b, tooLong, err := readLine(br)
 		if err != nil && err != io.EOF {
-			return nil, err
+			return err
 		}
 		if len(b) == 0 && err == io.EOF {
 			break
@@ -213,7 +213,7 @@ func walkTrace(r io.Reader, size int64, session string, step func(number, offset
 		if kind == "step" {
 			w.total++
 			if err := step(number, start, bytes.TrimSuffix(b, []byte("\n"))); err != nil {
-				return nil, err
+				return err
 			}
 		} else if kind != "" {
 			w.fault(int(number), kind)
@@ -224,7 +224,7 @@ func walkTrace(r io.Reader, size int64, session string, step func(number, offset
 	}
 	w.digest = Digest("sha256:" + hex.EncodeToString(whole.Sum(nil)))
 	w.size = offset // a file that was cut while it was read is shorter
-	return w, nil
+	return nil
 }
 
 // readLine returns the next line with its newline; of one longer than
@@ -243,16 +243,16 @@ func readLine(br *bufio.Reader) (b []byte, rest int64, err error) {
 	return b, max(rest, 1), err
 }
 
-func (sc *traceFacts) fault(number int, kind string) {
-	if len(sc.faults) == maxFaults {
-		sc.more = true
+func (w *traceFacts) fault(number int, kind string) {
+	if len(w.faults) == maxFaults {
+		w.more = true
 		return
 	}
-	sc.faults = append(sc.faults, ViewFault{Line: number, Kind: kind})
+	w.faults = append(w.faults, ViewFault{Line: number, Kind: kind})
 }
 
 // judge returns "step", "" for another sound record, or what is wrong with the line.
-func (sc *traceFacts) judge(b []byte, last bool, session string, lastStep *int64) string {
+func (w *traceFacts) judge(b []byte, last bool, session string, lastStep *int64) string {
 	if last {
 		return "torn" // even if it parses: its end is not known
 	}
@@ -272,18 +272,22 @@ func (sc *traceFacts) judge(b []byte, last bool, session string, lastStep *int64
 	switch head.Type {
 	case "session":
 		var d struct {
-			ID string `json:"id"`
-			At int64  `json:"at"`
+			ID    string `json:"id"`
+			At    int64  `json:"at"`
+			Agent struct {
+				Name    string `json:"name"`
+				Version string `json:"version"`
+			} `json:"agent"`
 		}
 		switch {
-		case sc.ended:
+		case w.ended:
 			return "after_end"
-		case sc.session:
+		case w.session:
 			return "repeated_session"
 		case lax(b, &d) != nil || d.ID != session:
 			return "bad_session"
 		}
-		sc.session = true
+		w.session, w.agentName, w.agentVersion = true, d.Agent.Name, d.Agent.Version
 		return ""
 	case "step":
 		var d struct {
@@ -294,9 +298,9 @@ func (sc *traceFacts) judge(b []byte, last bool, session string, lastStep *int64
 			Extra   jsontext.Value `json:"extra"`
 		}
 		switch {
-		case sc.ended:
+		case w.ended:
 			return "after_end"
-		case !sc.session:
+		case !w.session:
 			return "before_session"
 		case lax(b, &d) != nil || d.StepID <= *lastStep || d.Message == nil,
 			d.Source != "system" && d.Source != "user" && d.Source != "agent",
@@ -310,14 +314,14 @@ func (sc *traceFacts) judge(b []byte, last bool, session string, lastStep *int64
 			State string `json:"state"`
 		}
 		switch {
-		case sc.ended:
+		case w.ended:
 			return "repeated_end"
-		case !sc.session:
+		case !w.session:
 			return "before_session"
 		case lax(b, &d) != nil || d.State != "ended":
 			return "unknown_record"
 		}
-		sc.ended = true
+		w.ended = true
 		return ""
 	}
 	return "unknown_record"

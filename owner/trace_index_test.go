@@ -177,7 +177,7 @@ func TestIndexDamaged(t *testing.T) {
 		"empty": {}, "header only": header, "half a header": good[:20], "short by a record": good[:len(good)-indexRecord],
 		"short by a byte": good[:len(good)-1], "one record more": append(bytes.Clone(good), record(good, 7)...),
 		"zeros at the end": append(bytes.Clone(good[:len(good)-indexRecord]), make([]byte, indexRecord)...),
-		"offsets only": old(), "records exchanged": swapped, "of another task": foreign, "of another file": moved,
+		"offsets only":     old(), "records exchanged": swapped, "of another task": foreign, "of another file": moved,
 		"a step inside a line":   forged(3, func(e *indexEntry) { e.offset++; e.length-- }),
 		"a step that is shorter": forged(3, func(e *indexEntry) { e.length-- }),
 		"a step beyond the file": forged(3, func(e *indexEntry) { e.offset += int64(len(trace)) }),

@@ -123,7 +123,7 @@ func (v View) page(f atomicfile.File, m traceMap, failed error, limit, stepLimit
 	t, facts := &v.Task, m.whole()
 	v.Digest, v.Bytes, v.TotalSteps = facts.digest, facts.size, facts.total
 	v.Faults, v.MoreFaults = append(v.Faults, facts.faults...), facts.more
-	v.Evidence = evidenceOf(t, facts, failed)
+	v.Evidence = evidenceOf(t.Run.Result, facts, failed)
 	from := 0
 	if last {
 		from = max(0, facts.total-limit)
@@ -182,8 +182,9 @@ func (v *View) fill(f atomicfile.File, m traceMap, chain [sha256.Size]byte, from
 	return chain, nil
 }
 
-// evidenceOf is the first that holds, in this order.
-func evidenceOf(t *Task, sc *traceFacts, err error) string {
+// evidenceOf is the first that holds, in this order, of a transcript whose turn has the result r, or none; err is why
+// it could not be read.
+func evidenceOf(r *Result, facts *traceFacts, err error) string {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return "missing"
@@ -193,15 +194,15 @@ func evidenceOf(t *Task, sc *traceFacts, err error) string {
 		return "oversized"
 	case err != nil:
 		return "unreadable"
-	case !sc.session:
+	case !facts.session:
 		return "malformed"
-	case t.Run.Result != nil && t.Run.Result.TraceDigest != sc.digest:
+	case r != nil && r.TraceDigest != facts.digest:
 		return "digest_mismatch"
-	case len(sc.faults) > 0:
+	case len(facts.faults) > 0:
 		return "damaged"
-	case !sc.ended:
+	case !facts.ended:
 		return "incomplete"
-	case t.Run.Result != nil:
+	case r != nil:
 		return "sealed"
 	}
 	return "unsealed"
