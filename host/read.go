@@ -196,7 +196,15 @@ func fitPage(label nip.Label, limit int, view func(limit int) (owner.View, error
 		}
 		page := pageOf(label, &v, prompt)
 		switch {
-		case fits(nip.TaskPage{Task: page}), prompt == 0:
+		case fits(nip.TaskPage{Task: page}):
+			return page, nil
+		case limit == 1 && prompt == 0:
+			// Only a step that no program of ours wrote is longer in its canonical
+			// form, or has none. It must not hide the steps behind it.
+			page.Evidence.Steps = []nip.Step{}
+			for _, s := range v.Steps {
+				page.Evidence.Steps = append(page.Evidence.Steps, gapStep(s.Index, page.Evidence.Original))
+			}
 			return page, nil
 		case limit > 1:
 			// Fewer steps and the same cursor rules: a page is split at a step,
@@ -230,7 +238,7 @@ func pageOf(label nip.Label, v *owner.View, prompt int) nip.Page {
 	}
 	for _, s := range v.Steps {
 		if s.JSON == nil {
-			p.Evidence.Steps = append(p.Evidence.Steps, nip.Step{Kind: "gap", Index: s.Index, Reason: "oversized", Original: p.Evidence.Original})
+			p.Evidence.Steps = append(p.Evidence.Steps, gapStep(s.Index, p.Evidence.Original))
 			continue
 		}
 		p.Evidence.Steps = append(p.Evidence.Steps, nip.Step{Kind: "original", Index: s.Index, Step: s.JSON})
@@ -246,6 +254,11 @@ func pageOf(label nip.Label, v *owner.View, prompt int) nip.Page {
 	}
 	p.MoreAvailable = v.More
 	return p
+}
+
+// gapStep stands for a step that does not go into a page: its bytes are in the original.
+func gapStep(index int, original *nip.OriginalRef) nip.Step {
+	return nip.Step{Kind: "gap", Index: index, Reason: "oversized", Original: original}
 }
 
 // termination is how the turn's process ended, in the owner's own words.

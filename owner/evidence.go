@@ -126,6 +126,7 @@ func (e *execution) openTranscript(ctx context.Context, a *admittedTurn) (*trans
 	t, run := &a.task, a.task.Run
 	tr, err := newTranscript(ctx, e.store.TaskDir(e.id), run.Turn, session{
 		ID: fmt.Sprintf("%s-%d", e.id, run.Turn), Adapter: run.Admission.Adapter, Workspace: filepath.Base(run.Admission.Workspace),
+		Base: chainBase(t.ID, t.IntentDigest, TraceName(run.Turn)),
 	}, e.fs, e.now, e.wait)
 	if err != nil {
 		return nil, err

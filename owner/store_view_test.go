@@ -3,10 +3,16 @@ package owner
 import (
 	"bytes"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+
+	"holdfast/internal/atomicfile"
+	"holdfast/internal/saferead"
 )
 
 func traceOf(id TaskID, turn, steps int, end bool) []byte {
@@ -22,7 +28,7 @@ func traceOf(id TaskID, turn, steps int, end bool) []byte {
 }
 
 // runningTask is a store with one admitted task whose transcript is trace.
-func runningTask(t *testing.T, trace []byte) *Store {
+func runningTask(t testing.TB, trace []byte) *Store {
 	t.Helper()
 	s := newStore(t)
 	mustApply(t, s, submitOf(deviceTask, "c1"))
@@ -34,7 +40,7 @@ func runningTask(t *testing.T, trace []byte) *Store {
 	return s
 }
 
-func view(t *testing.T, s *Store, limit int, c *ViewCursor) View {
+func view(t testing.TB, s *Store, limit int, c *ViewCursor) View {
 	t.Helper()
 	v, err := s.View(deviceTask, limit, 1<<14, c)
 	if err != nil {
@@ -193,6 +199,54 @@ func TestTraceFaults(t *testing.T) {
 	}
 }
 
+// The state of a transcript is the first that holds of the list, whatever else holds too.
+func TestEvidenceOf(t *testing.T) {
+	whole := &traceFacts{session: true, ended: true, digest: DigestOf(nil)}
+	result, other := &Result{TraceDigest: DigestOf(nil)}, &Result{TraceDigest: DigestOf([]byte("x"))}
+	damaged, open, bare := *whole, *whole, *whole
+	damaged.faults, damaged.ended = []ViewFault{{1, "torn"}}, false
+	open.ended = false
+	bare.session, bare.faults = false, damaged.faults
+	for _, row := range []struct {
+		want  string
+		r     *Result
+		facts *traceFacts
+		err   error
+	}{
+		{"missing", other, &damaged, fs.ErrNotExist},
+		{"unavailable_or_unsafe", other, &damaged, ErrUnsafe},
+		{"unreadable", other, &damaged, io.ErrUnexpectedEOF},
+		{"oversized", other, &damaged, errOversized},
+		{"malformed", other, &bare, nil},
+		{"digest_mismatch", other, &damaged, nil},
+		{"damaged", result, &damaged, nil},
+		{"damaged", nil, &damaged, nil},
+		{"incomplete", result, &open, nil},
+		{"incomplete", nil, &open, nil},
+		{"sealed", result, whole, nil},
+		{"unsealed", nil, whole, nil},
+	} {
+		if got := evidenceOf(row.r, row.facts, row.err); got != row.want {
+			t.Errorf("%s, want %s", got, row.want)
+		}
+	}
+}
+
+// sickDisk opens transcripts and does not read them.
+type sickDisk struct{ atomicfile.FS }
+
+func (d sickDisk) Open(dir *saferead.Dir, name string, flag int) (atomicfile.File, error) {
+	f, err := d.FS.Open(dir, name, flag)
+	if err != nil || !strings.HasPrefix(name, "turn-") {
+		return f, err
+	}
+	return sickFile{f}, nil
+}
+
+type sickFile struct{ atomicfile.File }
+
+func (sickFile) ReadAt([]byte, int64) (int, error) { return 0, syscall.EIO }
+
 func TestEvidence(t *testing.T) {
 	whole := traceOf(deviceTask, 1, 2, true)
 	for _, row := range []struct {
@@ -230,12 +284,21 @@ func TestEvidence(t *testing.T) {
 			}
 		})
 	}
+	// A disk that does not give the bytes back; what is known of the result changes nothing then.
+	sick, err := open(runningTask(t, whole).Home(), Options{Now: fixedClock}, sickDisk{atomicfile.OS})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sick.Close()
+	if v := view(t, sick, 10, nil); v.Evidence != "unreadable" || v.Digest != "" || v.Next == nil {
+		t.Fatalf("%+v", v)
+	}
 	s := newStore(t)
 	mustApply(t, s, submitOf(deviceTask, "c1"))
 	if v := view(t, s, 10, nil); v.Evidence != "not_started" || v.Next != nil {
 		t.Fatalf("%+v", v)
 	}
-	_, err := s.View(deviceTask, 10, 10, &ViewCursor{TaskID: deviceTask})
+	_, err = s.View(deviceTask, 10, 10, &ViewCursor{TaskID: deviceTask})
 	wantCode(t, err, "revision_mismatch")
 }
 

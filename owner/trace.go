@@ -9,12 +9,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"time"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
-	"golang.org/x/sys/unix"
+
+	"holdfast/internal/atomicfile"
 )
 
 // Bounds of reading a transcript.
@@ -26,17 +26,30 @@ const (
 	settledTraceS = 2 * time.Second // how old a change must be for its time to prove that nothing changed since
 )
 
-// traceScan is what one pass over a transcript found.
-type traceScan struct {
-	stamp   traceStamp
+// traceFacts is what is known of a transcript as a whole.
+type traceFacts struct {
 	digest  Digest
 	size    int64
+	total   int // steps
 	session bool
 	ended   bool
-	steps   []traceRef
 	faults  []ViewFault
 	more    bool // faults beyond maxFaults
-	base    [sha256.Size]byte
+
+	agentName, agentVersion string // of the session, as far as it says
+}
+
+// traceMap says where the steps of a transcript are, and what binds them: a scan, or an index that holds.
+type traceMap interface {
+	whole() *traceFacts
+	// prefix is the prefix digest after n steps, 0 to total.
+	prefix(n int) ([sha256.Size]byte, error)
+	// refs are n steps from step from on, which exist.
+	refs(from, n int) ([]traceRef, error)
+	// believe judges the bytes that stand where step i is said to be, whose chain holds.
+	believe(i int, line []byte) error
+	// broken is what it means that the bytes of a step are not those that the chain binds.
+	broken() error
 }
 
 // traceRef is where a step is, and the chain that binds it and all before it.
@@ -45,6 +58,29 @@ type traceRef struct {
 	length int // without the newline
 	chain  [sha256.Size]byte
 }
+
+// traceScan is what one pass over a transcript found.
+type traceScan struct {
+	traceFacts
+	stamp traceStamp
+	steps []traceRef
+	base  [sha256.Size]byte
+}
+
+func (sc *traceScan) whole() *traceFacts { return &sc.traceFacts }
+
+func (sc *traceScan) prefix(n int) ([sha256.Size]byte, error) {
+	if n > 0 {
+		return sc.steps[n-1].chain, nil
+	}
+	return sc.base, nil
+}
+
+func (sc *traceScan) refs(from, n int) ([]traceRef, error) { return sc.steps[from : from+n], nil }
+
+func (sc *traceScan) believe(int, []byte) error { return nil } // the scan judged it
+
+func (sc *traceScan) broken() error { return errStale } // changed since it was scanned
 
 type traceKey struct {
 	dir  string
@@ -59,12 +95,16 @@ type traceStamp struct {
 	mtime, ctime int64 // ns
 }
 
-func stampOf(f *os.File) (traceStamp, error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		return traceStamp{}, &os.PathError{Op: "stat", Path: f.Name(), Err: err}
+func statStamp(f atomicfile.File) (traceStamp, error) {
+	fi, err := f.Stat()
+	if err != nil {
+		return traceStamp{}, err
 	}
-	return traceStamp{dev: uint64(st.Dev), ino: st.Ino, size: st.Size, mtime: st.Mtim.Nano(), ctime: st.Ctim.Nano()}, nil
+	stamp, ok := stampOf(fi)
+	if !ok {
+		return traceStamp{}, errors.New("this system says nothing about a file's changes")
+	}
+	return stamp, nil
 }
 
 // chainBase is the prefix digest before the first step.
@@ -87,21 +127,15 @@ func chainNext(prefix [sha256.Size]byte, step []byte) [sha256.Size]byte {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// at is the prefix digest after n steps.
-func (sc *traceScan) at(n int) Digest {
-	c := sc.base
-	if n > 0 {
-		c = sc.steps[n-1].chain
-	}
-	return Digest("sha256:" + hex.EncodeToString(c[:]))
-}
+// digestOf is how a sum is written.
+func digestOf(sum [sha256.Size]byte) Digest { return Digest("sha256:" + hex.EncodeToString(sum[:])) }
 
 var errOversized = errors.New("transcript is too large to read")
 
 // scanTrace reads a whole transcript, or takes the scan kept from before where
 // the file provably did not change since.
-func (s *Store) scanTrace(f *os.File, t *Task, turn int) (*traceScan, error) {
-	stamp, err := stampOf(f)
+func (s *Store) scanTrace(f atomicfile.File, t *Task, turn int) (*traceScan, error) {
+	stamp, err := statStamp(f)
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +153,7 @@ func (s *Store) scanTrace(f *os.File, t *Task, turn int) (*traceScan, error) {
 	sc.stamp = stamp
 	// The kernel's time, not the store's: it is compared with what the kernel wrote.
 	settled := time.Since(time.Unix(0, stamp.ctime)) > settledTraceS
-	if after, err := stampOf(f); err == nil && after == stamp && settled && len(sc.steps) <= maxKeptSteps {
+	if after, err := statStamp(f); err == nil && after == stamp && settled && len(sc.steps) <= maxKeptSteps {
 		s.mu.Lock()
 		for old := range s.traces {
 			if len(s.traces) < maxKeptScans {
@@ -136,18 +170,36 @@ func (s *Store) scanTrace(f *os.File, t *Task, turn int) (*traceScan, error) {
 // readTrace recovers what a transcript holds. It reports damage and never
 // repairs it; errOversized beyond maxTrace.
 func readTrace(r io.Reader, size int64, t *Task, turn int) (*traceScan, error) {
-	if size > maxTrace {
-		return nil, errOversized
+	sc := &traceScan{base: chainBase(t.ID, t.IntentDigest, TraceName(turn))}
+	chain := sc.base
+	err := sc.walk(r, size, sessionID(t.ID, turn), func(_, offset int64, line []byte) error {
+		chain = chainNext(chain, line)
+		sc.steps = append(sc.steps, traceRef{offset, len(line), chain})
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
-	sc := &traceScan{size: size, base: chainBase(t.ID, t.IntentDigest, TraceName(turn))}
+	return sc, nil
+}
+
+// sessionID is how a turn is called in its transcript.
+func sessionID(id TaskID, turn int) string { return fmt.Sprintf("%s-%d", id, turn) }
+
+// walk learns w from a transcript of size bytes, line by line, and calls step for each step that could be read, with
+// its line's number, its offset, and its bytes without the newline, which are good until the next call. It keeps one
+// line in memory. An error of step ends the walk.
+func (w *traceFacts) walk(r io.Reader, size int64, session string, step func(number, offset int64, line []byte) error) error {
+	if size > maxTrace {
+		return errOversized
+	}
 	whole := sha256.New()
 	br := bufio.NewReaderSize(io.TeeReader(r, whole), int(min(size+1, maxTraceLine)))
-	chain, offset := sc.base, int64(0)
-	lastStep := int64(0)
-	for number := 1; ; number++ {
+	offset, lastStep := int64(0), int64(0)
+	for number := int64(1); ; number++ {
 		b, tooLong, err := readLine(br)
 		if err != nil && err != io.EOF {
-			return nil, err
+			return err
 		}
 		if len(b) == 0 && err == io.EOF {
 			break
@@ -156,22 +208,23 @@ func readTrace(r io.Reader, size int64, t *Task, turn int) (*traceScan, error) {
 		offset += int64(len(b)) + tooLong
 		kind := "not_json" // a line that is too long was never written whole
 		if tooLong == 0 {
-			kind = sc.judge(b, err == io.EOF, fmt.Sprintf("%s-%d", t.ID, turn), &lastStep)
+			kind = w.judge(b, err == io.EOF, session, &lastStep)
 		}
 		if kind == "step" {
-			b = bytes.TrimSuffix(b, []byte("\n"))
-			chain = chainNext(chain, b)
-			sc.steps = append(sc.steps, traceRef{start, len(b), chain})
+			w.total++
+			if err := step(number, start, bytes.TrimSuffix(b, []byte("\n"))); err != nil {
+				return err
+			}
 		} else if kind != "" {
-			sc.fault(number, kind)
+			w.fault(int(number), kind)
 		}
 		if err == io.EOF {
 			break
 		}
 	}
-	sc.digest = Digest("sha256:" + hex.EncodeToString(whole.Sum(nil)))
-	sc.size = offset // a file that was cut while it was read is shorter
-	return sc, nil
+	w.digest = Digest("sha256:" + hex.EncodeToString(whole.Sum(nil)))
+	w.size = offset // a file that was cut while it was read is shorter
+	return nil
 }
 
 // readLine returns the next line with its newline; of one longer than
@@ -190,16 +243,16 @@ func readLine(br *bufio.Reader) (b []byte, rest int64, err error) {
 	return b, max(rest, 1), err
 }
 
-func (sc *traceScan) fault(number int, kind string) {
-	if len(sc.faults) == maxFaults {
-		sc.more = true
+func (w *traceFacts) fault(number int, kind string) {
+	if len(w.faults) == maxFaults {
+		w.more = true
 		return
 	}
-	sc.faults = append(sc.faults, ViewFault{Line: number, Kind: kind})
+	w.faults = append(w.faults, ViewFault{Line: number, Kind: kind})
 }
 
 // judge returns "step", "" for another sound record, or what is wrong with the line.
-func (sc *traceScan) judge(b []byte, last bool, session string, lastStep *int64) string {
+func (w *traceFacts) judge(b []byte, last bool, session string, lastStep *int64) string {
 	if last {
 		return "torn" // even if it parses: its end is not known
 	}
@@ -219,18 +272,22 @@ func (sc *traceScan) judge(b []byte, last bool, session string, lastStep *int64)
 	switch head.Type {
 	case "session":
 		var d struct {
-			ID string `json:"id"`
-			At int64  `json:"at"`
+			ID    string `json:"id"`
+			At    int64  `json:"at"`
+			Agent struct {
+				Name    string `json:"name"`
+				Version string `json:"version"`
+			} `json:"agent"`
 		}
 		switch {
-		case sc.ended:
+		case w.ended:
 			return "after_end"
-		case sc.session:
+		case w.session:
 			return "repeated_session"
 		case lax(b, &d) != nil || d.ID != session:
 			return "bad_session"
 		}
-		sc.session = true
+		w.session, w.agentName, w.agentVersion = true, d.Agent.Name, d.Agent.Version
 		return ""
 	case "step":
 		var d struct {
@@ -241,9 +298,9 @@ func (sc *traceScan) judge(b []byte, last bool, session string, lastStep *int64)
 			Extra   jsontext.Value `json:"extra"`
 		}
 		switch {
-		case sc.ended:
+		case w.ended:
 			return "after_end"
-		case !sc.session:
+		case !w.session:
 			return "before_session"
 		case lax(b, &d) != nil || d.StepID <= *lastStep || d.Message == nil,
 			d.Source != "system" && d.Source != "user" && d.Source != "agent",
@@ -257,14 +314,14 @@ func (sc *traceScan) judge(b []byte, last bool, session string, lastStep *int64)
 			State string `json:"state"`
 		}
 		switch {
-		case sc.ended:
+		case w.ended:
 			return "repeated_end"
-		case !sc.session:
+		case !w.session:
 			return "before_session"
 		case lax(b, &d) != nil || d.State != "ended":
 			return "unknown_record"
 		}
-		sc.ended = true
+		w.ended = true
 		return ""
 	}
 	return "unknown_record"

@@ -3,7 +3,6 @@ package owner
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -32,18 +31,17 @@ type traceStep struct {
 	extra   any    // an object, or nil
 }
 
-// transcript writes the log of one turn: JSON lines `session`, `step`..., `end`, and beside it the index, 8-byte
-// big-endian offsets of the steps. The turn's owner holds it, in one goroutine.
+// transcript writes the log of one turn: JSON lines `session`, `step`..., `end`, and beside it the index, by which a
+// page is found without reading what lies before it. The turn's owner holds it, in one goroutine.
 //
 // A line that failed half-way is cut off before anything else is written, so that a full disk leaves no torn line
-// behind a retry. The index is a hint that readers verify: it is written after the line, never synced for its own
-// sake, and given up at its first failure.
+// behind a retry. The index is a hint that readers verify: see indexWriter.
 //
 // A crash leaves the lines that were written; a last line without its newline, or a missing `end`, is what readers
 // call damaged or incomplete. What is sealed is said by the digest in the turn's result and by nothing else.
 type transcript struct {
 	file   atomicfile.File
-	index  atomicfile.File // nil once given up
+	index  *indexWriter // nil once given up
 	size   int64
 	steps  int
 	digest hash.Hash
@@ -58,6 +56,7 @@ type session struct {
 	ID        string // TASK-N
 	Adapter   string
 	Workspace string
+	Base      [sha256.Size]byte // chainBase of the turn, for the index
 }
 
 // newTranscript creates the transcript of a turn exclusively: a turn number never gets a second one.
@@ -73,10 +72,8 @@ func newTranscript(ctx context.Context, dir string, turn int, s session, fs atom
 	if err != nil {
 		return nil, fmt.Errorf("create transcript: %w", err)
 	}
-	if t.index, err = fs.Open(d, indexName(turn), flags); err != nil {
-		t.index = nil
-	}
-	err = t.write(ctx, struct {
+	t.index = newIndexWriter(fs, d, turn, t.file, s.Base)
+	err = t.write(ctx, indexSession, struct {
 		Type  string `json:"type"`
 		ID    string `json:"id"`
 		Agent struct {
@@ -101,13 +98,9 @@ func newTranscript(ctx context.Context, dir string, turn int, s session, fs atom
 	return t, nil
 }
 
-// indexName is the file of a turn's step offsets.
-func indexName(turn int) string { return fmt.Sprintf("turn-%d.index", turn) }
-
 // step appends one step and syncs when the last sync is traceSync old.
 func (t *transcript) step(ctx context.Context, s traceStep) error {
-	offset := t.size
-	err := t.write(ctx, struct {
+	err := t.write(ctx, indexStep, struct {
 		Type    string `json:"type"`
 		StepID  int    `json:"step_id"`
 		At      int64  `json:"at"`
@@ -119,22 +112,14 @@ func (t *transcript) step(ctx context.Context, s traceStep) error {
 		return err
 	}
 	t.steps++
-	if t.index != nil {
-		var b [8]byte
-		binary.BigEndian.PutUint64(b[:], uint64(offset))
-		if _, err := t.index.WriteAt(b[:], int64(t.steps-1)*8); err != nil {
-			t.index.Close()
-			t.index = nil
-		}
-	}
 	if t.now().Sub(t.synced) >= traceSync {
 		return t.sync()
 	}
 	return nil
 }
 
-// write appends one line, waiting for room on a full disk.
-func (t *transcript) write(ctx context.Context, v any) error {
+// write appends one line, waiting for room on a full disk, and its record in the index.
+func (t *transcript) write(ctx context.Context, kind byte, v any) error {
 	b, err := jsonv2.Marshal(v)
 	if err != nil {
 		return fmt.Errorf("write transcript: %w", err)
@@ -144,6 +129,9 @@ func (t *transcript) write(ctx context.Context, v any) error {
 		return fmt.Errorf("write transcript: a line of %d bytes", len(b))
 	}
 	err = t.wait.do(ctx, func() error {
+		if t.index != nil && !t.index.untouched(t.file) {
+			t.dropIndex()
+		}
 		_, err := t.file.WriteAt(b, t.size)
 		if err == nil {
 			return nil
@@ -151,15 +139,27 @@ func (t *transcript) write(ctx context.Context, v any) error {
 		if cut := t.file.Truncate(t.size); cut != nil {
 			return fmt.Errorf("%w: %w after %w", errTornLine, cut, err)
 		}
+		if t.index != nil && !t.index.own(t.file, t.size) {
+			t.dropIndex()
+		}
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("write transcript: %w", err)
 	}
-	t.size += int64(len(b))
 	t.digest.Write(b)
 	t.dirty = true
+	if t.index != nil && !t.index.add(t.file, kind, t.size, b[:len(b)-1], t.digest) {
+		t.dropIndex()
+	}
+	t.size += int64(len(b))
 	return nil
+}
+
+// dropIndex gives the index up. What is in it no longer fits the transcript once another line is written.
+func (t *transcript) dropIndex() {
+	t.index.file.Close()
+	t.index = nil
 }
 
 // sync makes all written lines durable. A failed sync is final: what the kernel dropped cannot be asked for again.
@@ -176,7 +176,7 @@ func (t *transcript) sync() error {
 
 // seal writes the end record, syncs, and returns the digest of all bytes. The file is closed.
 func (t *transcript) seal(ctx context.Context) (Digest, error) {
-	err := t.write(ctx, struct {
+	err := t.write(ctx, indexEnd, struct {
 		Type  string `json:"type"`
 		State string `json:"state"`
 		At    int64  `json:"at"`
@@ -192,8 +192,7 @@ func (t *transcript) seal(ctx context.Context) (Digest, error) {
 func (t *transcript) close() {
 	t.file.Close()
 	if t.index != nil {
-		t.index.Close()
-		t.index = nil
+		t.dropIndex()
 	}
 }
 

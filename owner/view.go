@@ -1,6 +1,7 @@
 package owner
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -8,6 +9,8 @@ import (
 	"os"
 	"strconv"
 	"strings"
+
+	"holdfast/internal/atomicfile"
 )
 
 // Bounds of one read.
@@ -90,68 +93,98 @@ func (s *Store) view(id TaskID, limit int, stepLimit int, c *ViewCursor, last bo
 	if c != nil && (c.TaskID != t.ID || c.IntentDigest != t.IntentDigest || c.TraceFile != v.Trace || c.NextStep < 0) {
 		return View{}, errStale
 	}
-	sc := &traceScan{base: chainBase(t.ID, t.IntentDigest, v.Trace)} // of a transcript that cannot be read
 	f, err := s.openTrace(&t, turn)
-	if err == nil {
-		defer f.Close()
-		var read *traceScan
-		if read, err = s.scanTrace(f, &t, turn); err == nil {
-			sc = read
-			v.Digest, v.Bytes, v.TotalSteps = sc.digest, sc.size, len(sc.steps)
-			v.Faults, v.MoreFaults = append(v.Faults, sc.faults...), sc.more
+	if err != nil {
+		return v.page(nil, noTrace(&t, turn), err, limit, stepLimit, c, last)
+	}
+	defer f.Close()
+	if ix := s.openIndex(f, &t, turn); ix != nil {
+		page, err := v.page(f, ix, nil, limit, stepLimit, c, last)
+		ix.close()
+		if !errors.Is(err, errIndex) {
+			return page, err
 		}
 	}
-	v.Evidence = evidenceOf(&t, sc, err)
+	sc, err := s.scanTrace(f, &t, turn)
+	if err != nil {
+		sc = noTrace(&t, turn)
+	}
+	return v.page(f, sc, err, limit, stepLimit, c, last)
+}
+
+// noTrace stands for a transcript that cannot be read.
+func noTrace(t *Task, turn int) *traceScan {
+	return &traceScan{base: chainBase(t.ID, t.IntentDigest, TraceName(turn))}
+}
+
+// page is v with the steps that are asked for, as m knows them; failed is why the transcript could not be read, and m
+// knows none then. errIndex where m is an index that does not hold.
+func (v View) page(f atomicfile.File, m traceMap, failed error, limit, stepLimit int, c *ViewCursor, last bool) (View, error) {
+	t, facts := &v.Task, m.whole()
+	v.Digest, v.Bytes, v.TotalSteps = facts.digest, facts.size, facts.total
+	v.Faults, v.MoreFaults = append(v.Faults, facts.faults...), facts.more
+	v.Evidence = evidenceOf(t.Run.Result, facts, failed)
 	from := 0
 	if last {
-		from = max(0, len(sc.steps)-limit)
+		from = max(0, facts.total-limit)
 	}
 	if c != nil {
-		from = c.NextStep
-		if from > len(sc.steps) || c.PrefixDigest != sc.at(from) {
+		if from = c.NextStep; from > facts.total {
 			return View{}, errStale
 		}
 	}
-	if err := v.fill(f, sc, from, limit, stepLimit); err != nil {
+	before, err := m.prefix(from)
+	if err != nil {
+		return View{}, err
+	}
+	if c != nil && c.PrefixDigest != digestOf(before) {
+		return View{}, errStale
+	}
+	after, err := v.fill(f, m, before, from, limit, stepLimit)
+	if err != nil {
 		return View{}, err
 	}
 	next := from + len(v.Steps)
-	v.More = next < len(sc.steps)
-	v.Next = &ViewCursor{t.ID, t.IntentDigest, v.Trace, next, sc.at(next)}
+	v.More = next < facts.total
+	v.Next = &ViewCursor{t.ID, t.IntentDigest, v.Trace, next, digestOf(after)}
 	return v, nil
 }
 
-// fill reads the page's steps, and each against the chain: what is delivered
-// is what the prefix digest binds.
-func (v *View) fill(f *os.File, sc *traceScan, from, limit, stepLimit int) error {
+// fill reads the page's steps, and each against the chain: what is delivered is what the prefix digest binds. It
+// returns the chain after them.
+func (v *View) fill(f atomicfile.File, m traceMap, chain [sha256.Size]byte, from, limit, stepLimit int) ([sha256.Size]byte, error) {
 	room := maxPageData
-	for i := from; i < len(sc.steps) && len(v.Steps) < limit; i++ {
-		ref := sc.steps[i]
-		step := ViewStep{Index: i, Bytes: int64(ref.length), Offset: ref.offset}
+	refs, err := m.refs(from, min(limit, m.whole().total-from))
+	if err != nil {
+		return chain, err
+	}
+	for i, ref := range refs {
+		step := ViewStep{Index: from + i, Bytes: int64(ref.length), Offset: ref.offset}
 		if ref.length <= stepLimit {
-			if ref.length > room && len(v.Steps) > 0 {
+			if ref.length > room && i > 0 {
 				break
 			}
 			room -= ref.length
-			before := sc.base
-			if i > 0 {
-				before = sc.steps[i-1].chain
-			}
 			step.JSON = make([]byte, ref.length)
 			if _, err := f.ReadAt(step.JSON, ref.offset); err != nil && err != io.EOF {
-				return fmt.Errorf("read transcript: %w", err)
+				return chain, fmt.Errorf("read transcript: %w", err)
 			}
-			if chainNext(before, step.JSON) != ref.chain {
-				return errStale // changed since it was scanned
+			if chainNext(chain, step.JSON) != ref.chain {
+				return chain, m.broken()
+			}
+			if err := m.believe(step.Index, step.JSON); err != nil {
+				return chain, err
 			}
 		}
+		chain = ref.chain
 		v.Steps = append(v.Steps, step)
 	}
-	return nil
+	return chain, nil
 }
 
-// evidenceOf is the first that holds, in this order.
-func evidenceOf(t *Task, sc *traceScan, err error) string {
+// evidenceOf is the first that holds, in this order, of a transcript whose turn has the result r, or none; err is why
+// it could not be read.
+func evidenceOf(r *Result, facts *traceFacts, err error) string {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return "missing"
@@ -161,28 +194,33 @@ func evidenceOf(t *Task, sc *traceScan, err error) string {
 		return "oversized"
 	case err != nil:
 		return "unreadable"
-	case !sc.session:
+	case !facts.session:
 		return "malformed"
-	case t.Run.Result != nil && t.Run.Result.TraceDigest != sc.digest:
+	case r != nil && r.TraceDigest != facts.digest:
 		return "digest_mismatch"
-	case len(sc.faults) > 0:
+	case len(facts.faults) > 0:
 		return "damaged"
-	case !sc.ended:
+	case !facts.ended:
 		return "incomplete"
-	case t.Run.Result != nil:
+	case r != nil:
 		return "sealed"
 	}
 	return "unsealed"
 }
 
 // openTrace opens a turn's transcript; fs.ErrNotExist without it, ErrUnsafe.
-func (s *Store) openTrace(t *Task, turn int) (*os.File, error) {
+func (s *Store) openTrace(t *Task, turn int) (atomicfile.File, error) {
+	return s.openPart(t, TraceName(turn))
+}
+
+// openPart opens a file of a task's folder for reading.
+func (s *Store) openPart(t *Task, name string) (atomicfile.File, error) {
 	d, err := s.tasks.OpenDir(dirName(t.ID))
 	if err != nil {
 		return nil, classify(err)
 	}
 	defer d.Close()
-	f, err := d.Open(TraceName(turn), os.O_RDONLY)
+	f, err := s.fs.Open(d, name, os.O_RDONLY)
 	return f, classify(err)
 }
 
@@ -222,6 +260,14 @@ func (s *Store) Original(id TaskID, source string, offset int64, limit int) (dat
 		return nil, 0, "", err
 	}
 	defer f.Close()
+	if ix := s.openIndex(f, &t, turn); ix != nil {
+		data, err = readPart(f, &ix.traceFacts, offset, limit)
+		ix.close()
+		// The index speaks of the file as it was when it was held against it.
+		if now, serr := statStamp(f); serr == nil && now == ix.stamp {
+			return data, ix.size, ix.digest, err
+		}
+	}
 	sc, err := s.scanTrace(f, &t, turn)
 	if errors.Is(err, errOversized) {
 		return nil, 0, "", refuse("limit_exceeded", "%v", err)
@@ -229,13 +275,19 @@ func (s *Store) Original(id TaskID, source string, offset int64, limit int) (dat
 	if err != nil {
 		return nil, 0, "", err
 	}
-	if offset > sc.size {
-		return nil, 0, "", refuse("limit_exceeded", "the transcript has %d bytes", sc.size)
+	data, err = readPart(f, &sc.traceFacts, offset, limit)
+	return data, sc.size, sc.digest, err
+}
+
+// readPart reads at most limit bytes of a transcript from offset on.
+func readPart(f atomicfile.File, facts *traceFacts, offset int64, limit int) ([]byte, error) {
+	if offset > facts.size {
+		return nil, refuse("limit_exceeded", "the transcript has %d bytes", facts.size)
 	}
-	data = make([]byte, min(int64(limit), sc.size-offset))
+	data := make([]byte, min(int64(limit), facts.size-offset))
 	n, err := f.ReadAt(data, offset)
 	if err == io.EOF {
 		err = nil
 	}
-	return data[:n], sc.size, sc.digest, err
+	return data[:n], err
 }

@@ -202,11 +202,25 @@ type viewDocument struct {
 }
 
 func taskView(g *globals) *cobra.Command {
-	var limit int
-	var cursor string
+	var limit, turn int
+	var cursor, output string
+	var atif bool
 	c := &cobra.Command{
-		Use: "view ID", Short: "One page of a task's transcript", Args: cobra.ExactArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error {
+		Use: "view ID", Short: "One page of a task's transcript, or all of it as ATIF", Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			set := c.Flags().Changed
+			switch {
+			case !atif && (set("turn") || set("output")):
+				return usage("--turn and --output go with --atif")
+			case atif && (set("limit") || set("cursor")):
+				return usage("--atif exports the whole transcript; --limit and --cursor are of a page")
+			case set("turn") && turn < 1:
+				return usage("--turn is 1 or more")
+			case set("output") && output == "":
+				return usage("--output names a file")
+			case atif:
+				return g.exportATIF(c.Context(), owner.TaskID(args[0]), turn, output)
+			}
 			if limit < 1 || limit > 200 {
 				return usage("--limit is 1 to 200")
 			}
@@ -234,6 +248,9 @@ func taskView(g *globals) *cobra.Command {
 	}
 	c.Flags().IntVar(&limit, "limit", 100, "steps of this page, 1 to 200")
 	c.Flags().StringVar(&cursor, "cursor", "", "continue where an earlier page ended")
+	c.Flags().BoolVar(&atif, "atif", false, "export the whole transcript as one ATIF-v1.7 document")
+	c.Flags().IntVar(&turn, "turn", 0, "with --atif: of this turn only (default: of all)")
+	c.Flags().StringVar(&output, "output", "", "with --atif: write it to this new file")
 	return c
 }
 
