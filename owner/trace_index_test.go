@@ -178,17 +178,18 @@ func TestIndexDamaged(t *testing.T) {
 		"short by a byte": good[:len(good)-1], "one record more": append(bytes.Clone(good), record(good, 7)...),
 		"zeros at the end": append(bytes.Clone(good[:len(good)-indexRecord]), make([]byte, indexRecord)...),
 		"offsets only":     old(), "records exchanged": swapped, "of another task": foreign, "of another file": moved,
-		"a step inside a line":   forged(3, func(e *indexEntry) { e.offset++; e.length-- }),
-		"a step that is shorter": forged(3, func(e *indexEntry) { e.length-- }),
-		"a step beyond the file": forged(3, func(e *indexEntry) { e.offset += int64(len(trace)) }),
-		"a step before the last": forged(3, func(e *indexEntry) { e.offset = 0 }),
-		"another chain":          forged(3, func(e *indexEntry) { e.chain[0] ^= 1 }),
-		"a step called the end":  forged(3, func(e *indexEntry) { e.kind = indexEnd }),
-		"no end":                 forged(7, func(e *indexEntry) { e.kind = indexStep }),
-		"no session":             forged(0, func(e *indexEntry) { e.kind = indexStep }),
-		"another first chain":    forged(0, func(e *indexEntry) { e.chain[0] ^= 1 }),
-		"another time":           forged(7, func(e *indexEntry) { e.ctime++ }),
-		"another time of data":   forged(7, func(e *indexEntry) { e.mtime++ }),
+		"a step inside a line":               forged(3, func(e *indexEntry) { e.offset++; e.length-- }),
+		"a step that is shorter":             forged(3, func(e *indexEntry) { e.length-- }),
+		"a step beyond the file":             forged(3, func(e *indexEntry) { e.offset += int64(len(trace)) }),
+		"a step before the last":             forged(3, func(e *indexEntry) { e.offset = 0 }),
+		"another chain":                      forged(3, func(e *indexEntry) { e.chain[0] ^= 1 }),
+		"another chain at the end of a page": forged(2, func(e *indexEntry) { e.chain[0] ^= 1 }),
+		"a step called the end":              forged(3, func(e *indexEntry) { e.kind = indexEnd }),
+		"no end":                             forged(7, func(e *indexEntry) { e.kind = indexStep }),
+		"no session":                         forged(0, func(e *indexEntry) { e.kind = indexStep }),
+		"another first chain":                forged(0, func(e *indexEntry) { e.chain[0] ^= 1 }),
+		"another time":                       forged(7, func(e *indexEntry) { e.ctime++ }),
+		"another time of data":               forged(7, func(e *indexEntry) { e.mtime++ }),
 	}
 	for i := range good {
 		if n := (i - indexHeader) / indexRecord; n == 2 || n > 3 && n < 7 {
@@ -235,6 +236,27 @@ func TestIndexDamaged(t *testing.T) {
 	if v := view(t, s, 2, nil); v.Evidence != "sealed" || indexHolds(t, s) {
 		t.Fatal("an index that others can write was used")
 	}
+}
+
+// Whatever stands in the place of the index, a page is the one that a scan gives.
+func FuzzTraceIndex(f *testing.F) {
+	s := runningTask(f, nil)
+	seal(f, ownTrace(f, s, 3, 10))
+	calm(f, tracePath(s))
+	good := readFile(f, indexPath(s))
+	f.Add(good)
+	f.Add(good[:indexHeader+indexRecord])
+	f.Add([]byte{})
+	if err := os.Remove(indexPath(s)); err != nil {
+		f.Fatal(err)
+	}
+	want := view(f, s, 2, nil)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		writeFile(t, indexPath(s), b)
+		if got := view(t, s, 2, nil); !reflect.DeepEqual(got, want) {
+			t.Fatalf("%+v, want %+v", got, want)
+		}
+	})
 }
 
 // A prefix that changed in the file makes a cursor stale, whatever its index says, and a later append hides nothing.
