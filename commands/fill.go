@@ -90,6 +90,9 @@ func (j Journal) fill(tx *bbolt.Tx, f Filling, from, to int) error {
 		if err := of.Put(ofKey(e.Task, e.Seq), key); err != nil {
 			return err
 		}
+		if err := indexDecided(tx, e, key); err != nil {
+			return err
+		}
 		h.entries++
 	}
 	return h.put(tx)

@@ -39,3 +39,24 @@ func TestCommandAtRevision(t *testing.T) {
 	missing.Task = nip.TaskID(newID(t))
 	r.wantCode(at(missing), nip.Forbidden)
 }
+
+// The operator sees by what marks a command was judged.
+func TestMarksOfAnEntry(t *testing.T) {
+	r := newRig(t)
+	d := r.pair(nip.PairingRights())
+	task := r.create(d, "p")
+	exact, stop, plain := r.command(task, nip.Queue, "x"), r.command(task, nip.Steer, "y"), r.command(task, nip.Queue, "z")
+	stop.Emulate = true
+	defer r.begin(task)(owner.Result{})
+	exact.BasedOn, stop.BasedOn = r.task(task).Revision, r.task(task).Revision
+	r.wantCode(r.ask(d, nip.TaskCommandAt{Command: exact, Revision: exact.BasedOn}), "")
+	for _, cmd := range []nip.Command{stop, plain} {
+		r.wantCode(r.ask(d, nip.TaskCommand{Command: cmd}), "")
+	}
+	for id, want := range map[nip.CommandID][3]bool{exact.ID: {true, false, false}, stop.ID: {false, true, true}, plain.ID: {}} {
+		v := entryView(r.entry(d.pub(), id), true)
+		if got := [3]bool{v.Exact, v.Emulate, v.Priority}; got != want {
+			t.Errorf("%s: exact, emulate, priority %v, want %v", v.Action, got, want)
+		}
+	}
+}

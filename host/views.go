@@ -24,6 +24,9 @@ type EntryView struct {
 	Epoch      int64        `json:"epoch"`
 	BasedOn    int64        `json:"based_on"`
 	IssuedAt   int64        `json:"issued_at"`
+	Emulate    bool         `json:"emulate,omitempty"`
+	Exact      bool         `json:"exact,omitempty"`    // at the revision that it is based on, or not at all
+	Priority   bool         `json:"priority,omitempty"` // it runs, or ran, ahead of queued ones
 	Edited     bool         `json:"edited"`
 	Text       string       `json:"text,omitempty"`     // as it runs
 	Original   string       `json:"original,omitempty"` // as it was sent, where it was edited since
@@ -48,7 +51,8 @@ func entryView(e commands.Entry, noText bool) *EntryView {
 		Seq: e.Seq, Device: e.Key.Principal, Kind: e.Key.Kind, Command: e.Key.ID, Task: e.Task, Action: e.Command.Action,
 		State: e.State.String(), Outcome: e.Outcome.String(), Reason: e.Reason, Revision: e.Revision,
 		ReceivedAt: e.ReceivedAt, DecidedAt: e.DecidedAt, Grant: e.Sender.Grant, Epoch: e.Sender.Epoch,
-		BasedOn: e.Command.BasedOn, IssuedAt: e.Command.IssuedAt, Edited: e.Edited, Note: e.Note,
+		BasedOn: e.Command.BasedOn, IssuedAt: e.Command.IssuedAt, Emulate: e.Command.Emulate, Exact: e.Exact, Priority: e.Priority,
+		Edited: e.Edited, Note: e.Note,
 	}
 	if !noText {
 		v.Text = e.Text

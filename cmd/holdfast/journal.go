@@ -133,7 +133,7 @@ func writeEntry(w io.Writer, e *host.EntryView) {
 	}
 	fmt.Fprintf(w, "device    %s\nid        %s\ntask      %s\ngrant     %s, epoch %d\n", e.Device, e.Command, e.Task, grant, e.Epoch)
 	if e.Kind == "command" {
-		fmt.Fprintf(w, "issued    %s, based on revision %d\n", time.Unix(e.IssuedAt, 0).Format(time.DateTime), e.BasedOn)
+		fmt.Fprintf(w, "issued    %s, based on revision %d%s\n", time.Unix(e.IssuedAt, 0).Format(time.DateTime), e.BasedOn, askedHow(e))
 	}
 	if e.Outcome == "applied" && e.Revision > 0 {
 		fmt.Fprintf(w, "applied   the task's revision after it is %d\n", e.Revision)
@@ -156,6 +156,21 @@ func writeEntry(w io.Writer, e *host.EntryView) {
 		}
 		fmt.Fprintf(w, "  %d  %s  %s\n", h.Seq, time.Unix(h.At, 0).Format(time.DateTime), word)
 	}
+}
+
+// askedHow are the marks of a command, each of which changes what becomes of it.
+func askedHow(e *host.EntryView) string {
+	how := ""
+	if e.Exact {
+		how += ", at that revision only"
+	}
+	if e.Emulate {
+		how += ", by a stop where the engine cannot be steered"
+	}
+	if e.Priority {
+		how += ", ahead of the queue"
+	}
+	return how
 }
 
 // findEntry takes whole IDs, or as much of both as journal list prints.
