@@ -242,6 +242,8 @@ func waitPhase(ctx context.Context, d *client.Device, task nip.TaskID, label nip
 			if s := u.Summary; s != nil && s.Task == task && done(s.Phase, s.Sequence) {
 				return waited{s.Phase, s.Sequence, s.Headline}, nil
 			}
+		case <-ctx.Done(): // an owner has no updates to end with it
+			return waited{}, ctx.Err()
 		case <-poll.C:
 			page, err := findTask(ctx, d, string(task), label)
 			var refused *client.Refused

@@ -274,6 +274,22 @@ func TestWaitEndsWithTheSigner(t *testing.T) {
 	if err := d.Own(ctx, s.key.Public(), s.url); err != nil {
 		t.Fatal(err)
 	}
+	// Nor does the wait outlive its time, although nothing is published to an owner.
+	short, stop := context.WithTimeout(ctx, time.Second)
+	defer stop()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := waitPhase(short, d, taskA, "beta", nip.PhaseCompleted, 20*time.Millisecond)
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the wait ended with %v", err)
+		}
+	case <-ctx.Done():
+		t.Fatal("the wait goes on without its context")
+	}
 	w.no.Store(true)
 	before := w.asked.Load()
 	_, err = waitPhase(ctx, d, taskA, "demo", nip.PhaseCompleted, 20*time.Millisecond)
