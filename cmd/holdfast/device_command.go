@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"holdfast/host/client"
+	"holdfast/host/client/remote"
 	"holdfast/nip"
 )
 
@@ -165,13 +166,18 @@ func (v *deviceVerbs) create(ctx context.Context, d *client.Device, op nip.TaskC
 	if !v.g.json {
 		fmt.Fprintln(v.g.stderr, "task", task)
 	}
-	got, err := waitPhase(ctx, d, task, op.Workspace, phase)
+	got, err := waitPhase(ctx, d, task, op.Workspace, phase, pollingOf(d))
 	if err != nil {
 		if ctx.Err() != nil {
 			return &cliError{Exit: exitUnreachable, Code: "timeout", Message: fmt.Sprintf("task %s was taken, and was not %s in time", task, phase),
 				Hint: "it goes on; device read shows it, and a task without a rule in the host's policy waits until it has one"}
 		}
-		return fmt.Errorf("wait for task %s: %w", task, err)
+		err = fmt.Errorf("wait for task %s: %w", task, err)
+		var signer *remote.RefusedError
+		if errors.As(err, &signer) {
+			return &cliError{Exit: exitFailed, Code: "signer_refused", Message: err.Error(), Hint: "the task was taken and goes on; device read shows it"}
+		}
+		return err
 	}
 	if err := v.g.emit(map[string]any{"task": task, "phase": got.phase, "revision": got.revision, "headline": got.words}, func(w io.Writer) {
 		fmt.Fprintln(w, task, got.phase)
@@ -185,8 +191,20 @@ func (v *deviceVerbs) create(ctx context.Context, d *client.Device, op nip.TaskC
 }
 
 // pollEvery is how often a waiting create reads the task itself, for a host
-// that publishes no summaries to this device or a relay that loses them.
-const pollEvery = 10 * time.Second
+// that publishes no summaries to this device or a relay that loses them. An
+// owner with the key here, who is told nothing, reads as often as ownerPollEvery;
+// a signer elsewhere is troubled no more than it must be.
+const (
+	pollEvery      = 10 * time.Second
+	ownerPollEvery = 2 * time.Second
+)
+
+func pollingOf(d *client.Device) time.Duration {
+	if _, owned := d.Owned(); owned && !d.KeyElsewhere() {
+		return ownerPollEvery
+	}
+	return pollEvery
+}
 
 // waited is the phase that a wait ended in, with the host's own words for it.
 type waited struct {
@@ -197,7 +215,7 @@ type waited struct {
 
 // waitPhase follows the task's signed summaries, and its page where none come,
 // until it is in phase want or has ended in another.
-func waitPhase(ctx context.Context, d *client.Device, task nip.TaskID, label nip.Label, want nip.Phase) (waited, error) {
+func waitPhase(ctx context.Context, d *client.Device, task nip.TaskID, label nip.Label, want nip.Phase, every time.Duration) (waited, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	updates, err := d.Watch(ctx)
@@ -205,7 +223,7 @@ func waitPhase(ctx context.Context, d *client.Device, task nip.TaskID, label nip
 	if err != nil && !errors.As(err, &owner) {
 		return waited{}, err
 	}
-	poll := time.NewTicker(pollEvery)
+	poll := time.NewTicker(every)
 	defer poll.Stop()
 	var highest int64
 	done := func(p nip.Phase, revision int64) bool {
@@ -224,10 +242,13 @@ func waitPhase(ctx context.Context, d *client.Device, task nip.TaskID, label nip
 			if s := u.Summary; s != nil && s.Task == task && done(s.Phase, s.Sequence) {
 				return waited{s.Phase, s.Sequence, s.Headline}, nil
 			}
+		case <-ctx.Done(): // an owner has no updates to end with it
+			return waited{}, ctx.Err()
 		case <-poll.C:
 			page, err := findTask(ctx, d, string(task), label)
 			var refused *client.Refused
-			if errors.As(err, &refused) {
+			var signer *remote.RefusedError // it would be asked again at each poll
+			if errors.As(err, &refused) || errors.As(err, &signer) {
 				return waited{}, err
 			}
 			if err == nil && done(page.Phase, page.Scope.Revision) {

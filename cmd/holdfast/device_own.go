@@ -163,7 +163,8 @@ func (v *deviceVerbs) ownVerb() *cobra.Command {
 			"acts as the owner from then on: every verb of a device works, with every right and\n" +
 			"without a grant. The key is the one that holdfast init --owner named on the host, or\n" +
 			"a copy of its owner.key (device init --bunker or --key). Both HOST and URL stand in\n" +
-			"holdfast status there. The host publishes to its devices alone: watch does not work.",
+			"holdfast status there. An owner reads no publications: watch and read --offline do not\n" +
+			"work, and commands shows the replies alone.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			host, err := nip.ParseAnyPubKey(args[0])

@@ -2,16 +2,21 @@ package main
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/nbd-wtf/go-nostr/nip19"
+	"github.com/rs/zerolog"
 
 	"holdfast/host"
+	"holdfast/host/client"
+	"holdfast/host/client/remote"
 	"holdfast/host/client/remote/remotetest"
 	"holdfast/nip"
 	"holdfast/owner"
@@ -235,6 +240,62 @@ func TestSignerSaysNo(t *testing.T) {
 	}
 	if err := s.operator(ctx, &after, "status"); err != nil || after != before {
 		t.Errorf("the host heard something: %+v, then %+v, %v", before, after, err)
+	}
+}
+
+// weary is a signer that agrees until it is told not to.
+type weary struct {
+	nip.Keeper
+	asked atomic.Int32
+	no    atomic.Bool
+}
+
+func (w *weary) Encrypt(ctx context.Context, peer nip.PubKey, text string) (string, error) {
+	w.asked.Add(1)
+	if w.no.Load() {
+		return "", &remote.RefusedError{Method: "nip44_encrypt", Words: "enough"}
+	}
+	return w.Keeper.Encrypt(ctx, peer, text)
+}
+
+// TestWaitEndsWithTheSigner: whoever waits for a task does not ask a signer again
+// and again that has said no.
+func TestWaitEndsWithTheSigner(t *testing.T) {
+	s := newStandIn(t)
+	s.set(readable(nip.PhaseRunning))
+	w := &weary{Keeper: nip.Keep(s.owner)}
+	d, err := client.Init(filepath.Join(t.TempDir(), "boss"), client.Options{Log: zerolog.Nop(), Keeper: w, Loopback: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if err := d.Own(ctx, s.key.Public(), s.url); err != nil {
+		t.Fatal(err)
+	}
+	// Nor does the wait outlive its time, although nothing is published to an owner.
+	short, stop := context.WithTimeout(ctx, time.Second)
+	defer stop()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := waitPhase(short, d, taskA, "beta", nip.PhaseCompleted, 20*time.Millisecond)
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the wait ended with %v", err)
+		}
+	case <-ctx.Done():
+		t.Fatal("the wait goes on without its context")
+	}
+	w.no.Store(true)
+	before := w.asked.Load()
+	_, err = waitPhase(ctx, d, taskA, "demo", nip.PhaseCompleted, 20*time.Millisecond)
+	var refused *remote.RefusedError
+	if !errors.As(err, &refused) || ctx.Err() != nil || w.asked.Load() != before+1 {
+		t.Errorf("%v, asked %d times more", err, w.asked.Load()-before)
 	}
 }
 
