@@ -233,11 +233,15 @@ func TestRepliesFull(t *testing.T) {
 	first := r.give(known)
 	if err := r.c.db.Update(t.Context(), func(tx *bbolt.Tx) error {
 		for i := r.rowsIn(tx, bucketReplies); i < maxReplies; i++ {
-			if err := putJSON(tx, bucketReplies, fmt.Sprintf("filler %d", i), retainedReply{ExpiresAt: r.clock.now() + 30}); err != nil {
+			id := nip.RequestID(fmt.Sprintf("filler %d", i))
+			if err := keepReply(tx, id, retainedReply{Signer: nip.PubKey(fmt.Sprintf("%064x", i%64)), ExpiresAt: r.clock.now() + 30}, r.clock.now()); err != nil {
 				return err
 			}
 		}
-		return putCount(tx, bucketMeta, "replies", maxReplies)
+		if n := getCount(tx, bucketMeta, "replies"); n != maxReplies {
+			return fmt.Errorf("%d replies are counted", n)
+		}
+		return nil
 	}); err != nil {
 		t.Fatal(err)
 	}

@@ -44,8 +44,6 @@ const (
 	maxInvitations     = 64
 	maxEnrollments     = 32
 	maxEpochs          = 1024
-	maxReplies         = 1024
-	maxSignerReplies   = 256 // one signer's share of them
 	maxRedeemReplies   = 32
 	maxGrantSeconds    = 2_592_000
 	invitationSeconds  = 300

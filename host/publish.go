@@ -272,6 +272,9 @@ func (h *Host) active(now int64, devices []nip.PubKey) ([]grantRecord, error) {
 func (c *Core) startGeneration(ctx context.Context) (int64, error) {
 	var n int64
 	err := c.db.Update(ctx, func(tx *bbolt.Tx) error {
+		if err := indexReplies(tx); err != nil {
+			return err
+		}
 		n = getCount(tx, bucketMeta, "generation") + 1
 		return putCount(tx, bucketMeta, "generation", n)
 	})

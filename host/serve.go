@@ -297,7 +297,7 @@ func (h *Host) janitor(ctx context.Context) error {
 		}
 		err := h.db.Update(ctx, func(tx *bbolt.Tx) error {
 			now := h.now()
-			if err := dropReplies(tx, func(r retainedReply) bool { return r.ExpiresAt <= now }); err != nil {
+			if err := pruneReplies(tx, now, maxReplies); err != nil {
 				return err
 			}
 			if err := pruneRecovery(tx, now); err != nil {
