@@ -24,6 +24,7 @@ type call struct {
 	opened nip.Opened
 	req    nip.Request
 	who    principal
+	sealed nip.Verified // the reply that was sealed last; see queueReply
 }
 
 // verdict is what admission says: exactly one of them holds. Silent calls get
@@ -135,7 +136,7 @@ func (h *Host) receive(ctx context.Context, in Inbound) error {
 		return nil
 	}
 	log := c.log.With().Str("hop", "admit").Str("event", ev.ID).Logger()
-	opened, err := nip.Open(in.Event, c.key)
+	opened, err := nip.OpenBy(ctx, in.Event, c.keeper(nip.PubKey(ev.PubKey)))
 	if err != nil || opened.Schema != nip.SchemaRequest || opened.Recipient != c.self {
 		log.Debug().AnErr("why", err).Msg("not a request for this host")
 		return nil

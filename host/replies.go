@@ -19,8 +19,9 @@ const (
 
 // replyJob is one sealed reply on its way out, until the request expires.
 type replyJob struct {
-	event *nip.Event
-	until int64
+	event  *nip.Event
+	until  int64
+	sealed nip.Verified // event, where this process sealed it; else zero
 }
 
 // replySender moves replies to their relays, each relay by itself.
@@ -78,7 +79,7 @@ func (h *Host) sendReplies(ctx context.Context, relay nip.RelayURL, jobs <-chan 
 		case j := <-jobs:
 			for ctx.Err() == nil {
 				left := time.Duration(j.until-h.now()) * time.Second
-				if left <= 0 || h.deliver(ctx, relay, j.event, min(left, publishTimeout)) {
+				if left <= 0 || h.deliverSealed(ctx, relay, j.event, j.sealed, min(left, publishTimeout)) {
 					break
 				}
 				select {
@@ -101,7 +102,11 @@ func (h *Host) sendReply(k *call, ev *nip.Event) {
 // where host.db does not keep it.
 func (h *Host) queueReply(k *call, ev, unretained *nip.Event) {
 	h.answers.note(k.opened.EventID, answer{at: h.now(), until: k.req.ExpiresAt, reply: unretained}, h.isMember(string(k.opened.Signer)))
-	h.replies.put(k.in.Relay, replyJob{ev, k.req.ExpiresAt})
+	j := replyJob{event: ev, until: k.req.ExpiresAt}
+	if k.sealed.Event() == ev { // and no retained one
+		j.sealed = k.sealed
+	}
+	h.replies.put(k.in.Relay, j)
 }
 
 // resendReplies hands every retained reply that is still fresh to the senders:
@@ -111,7 +116,7 @@ func (h *Host) resendReplies() error {
 	return h.db.View(func(tx *bbolt.Tx) error {
 		now := h.now()
 		return eachJSON(tx, bucketReplies, func(_ string, r retainedReply) error {
-			if r.ExpiresAt > now && h.replies.put(r.Relay, replyJob{r.Reply, r.ExpiresAt}) {
+			if r.ExpiresAt > now && h.replies.put(r.Relay, replyJob{event: r.Reply, until: r.ExpiresAt}) {
 				h.answers.note(r.RequestEvent, answer{at: now, until: r.ExpiresAt}, true)
 			}
 			return nil

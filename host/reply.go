@@ -37,11 +37,10 @@ func (c *Core) seal(k *call, r nip.Reply) (*nip.Event, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode reply: %w", err)
 	}
-	ev, err := nip.Seal(c.key, k.opened.Signer, nip.Mailbox(k.req.ID), a, nil)
-	if err != nil {
+	if k.sealed, err = c.keeper(k.opened.Signer).Seal(k.opened.Signer, nip.Mailbox(k.req.ID), a); err != nil {
 		return nil, fmt.Errorf("seal reply: %w", err)
 	}
-	return ev, nil
+	return k.sealed.Event(), nil
 }
 
 // retain seals r and keeps it for exact retries, inside the commit that makes
