@@ -115,8 +115,8 @@ func (c *Core) checkPrincipal(tx *bbolt.Tx, k *call, now int64) (nip.Code, error
 		k.who = principal{sender: s, rights: nip.PairingRights()}
 		return "", nil
 	}
-	var rec grantTerms
-	if _, err := getJSON(tx, bucketGrants, string(s.Grant), &rec); err != nil {
+	rec, _, err := c.grant(tx, s.Grant)
+	if err != nil {
 		return "", err
 	}
 	g := rec.Grant

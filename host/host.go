@@ -112,6 +112,8 @@ type Core struct {
 	lock    *homeLock
 	log     zerolog.Logger
 
+	grants grantCache
+
 	// effects is held shared by whoever carries an effect of a device to the
 	// task store, from the last check of its standing on; held alone it says
 	// that no such effect is under way.
