@@ -145,7 +145,7 @@ func (c *Core) revokeIn(tx *bbolt.Tx, device nip.PubKey, now int64) (Revocation,
 	if err := putCount(tx, bucketEpochs, string(device), epoch); err != nil {
 		return Revocation{}, err
 	}
-	if err := dropReplies(tx, func(r retainedReply) bool { return r.Signer == device }); err != nil {
+	if err := dropRepliesOf(tx, device); err != nil {
 		return Revocation{}, err
 	}
 	if err := dropRecovery(tx, device); err != nil {

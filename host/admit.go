@@ -24,6 +24,7 @@ type call struct {
 	opened nip.Opened
 	req    nip.Request
 	who    principal
+	sealed nip.Verified // the reply that was sealed last; see queueReply
 }
 
 // verdict is what admission says: exactly one of them holds. Silent calls get
@@ -114,8 +115,8 @@ func (c *Core) checkPrincipal(tx *bbolt.Tx, k *call, now int64) (nip.Code, error
 		k.who = principal{sender: s, rights: nip.PairingRights()}
 		return "", nil
 	}
-	var rec grantTerms
-	if _, err := getJSON(tx, bucketGrants, string(s.Grant), &rec); err != nil {
+	rec, _, err := c.grant(tx, s.Grant)
+	if err != nil {
 		return "", err
 	}
 	g := rec.Grant
@@ -135,7 +136,7 @@ func (h *Host) receive(ctx context.Context, in Inbound) error {
 		return nil
 	}
 	log := c.log.With().Str("hop", "admit").Str("event", ev.ID).Logger()
-	opened, err := nip.Open(in.Event, c.key)
+	opened, err := nip.OpenBy(ctx, in.Event, c.keeper(nip.PubKey(ev.PubKey)))
 	if err != nil || opened.Schema != nip.SchemaRequest || opened.Recipient != c.self {
 		log.Debug().AnErr("why", err).Msg("not a request for this host")
 		return nil

@@ -231,13 +231,22 @@ func TestRepliesFull(t *testing.T) {
 	d := r.pair(nip.PairingRights())
 	known := r.sealed(d, r.req(d, nip.WorkspaceList{}))
 	first := r.give(known)
-	if err := r.c.db.Update(t.Context(), func(tx *bbolt.Tx) error {
-		for i := r.rowsIn(tx, bucketReplies); i < maxReplies; i++ {
-			if err := putJSON(tx, bucketReplies, fmt.Sprintf("filler %d", i), retainedReply{ExpiresAt: r.clock.now() + 30}); err != nil {
-				return err
+	for i := r.rows(bucketReplies); i < maxReplies; {
+		r.update(func(tx *bbolt.Tx) error {
+			for end := min(i+1024, maxReplies); i < end; i++ {
+				id := nip.RequestID(fmt.Sprintf("filler %05d", i))
+				if err := keepReply(tx, id, retainedReply{Signer: nip.PubKey(fmt.Sprintf("%064x", i%64)), ExpiresAt: r.clock.now() + 30}, r.clock.now()); err != nil {
+					return err
+				}
 			}
+			return nil
+		})
+	}
+	if err := r.c.db.View(func(tx *bbolt.Tx) error {
+		if n := getCount(tx, bucketMeta, "replies"); n != maxReplies {
+			return fmt.Errorf("%d replies are counted", n)
 		}
-		return putCount(tx, bucketMeta, "replies", maxReplies)
+		return nil
 	}); err != nil {
 		t.Fatal(err)
 	}

@@ -44,8 +44,6 @@ const (
 	maxInvitations     = 64
 	maxEnrollments     = 32
 	maxEpochs          = 1024
-	maxReplies         = 1024
-	maxSignerReplies   = 256 // one signer's share of them
 	maxRedeemReplies   = 32
 	maxGrantSeconds    = 2_592_000
 	invitationSeconds  = 300
@@ -190,8 +188,7 @@ func (c *Core) standing(tx *bbolt.Tx, s commands.Sender, right nip.Right, now in
 		}
 		return "", nil
 	}
-	var rec grantTerms
-	ok, err := getJSON(tx, bucketGrants, string(s.Grant), &rec)
+	rec, ok, err := c.grant(tx, s.Grant)
 	switch {
 	case err != nil:
 		return "", err
@@ -214,7 +211,11 @@ func (c *Core) standing(tx *bbolt.Tx, s commands.Sender, right nip.Right, now in
 func (c *Core) activeGrants(tx *bbolt.Tx, now int64) ([]grantRecord, error) {
 	var out []grantRecord
 	at := map[nip.PubKey]int{}
-	err := eachJSON(tx, bucketGrants, func(_ string, terms grantTerms) error {
+	err := tx.Bucket(bucketGrants).ForEach(func(key, raw []byte) error {
+		terms, err := c.grants.terms(key, raw)
+		if err != nil {
+			return err
+		}
 		rec := grantRecord{Grant: terms.Grant, RevokedAt: terms.RevokedAt}
 		if !rec.live(tx, now) {
 			return nil

@@ -18,7 +18,7 @@ func (r *rig) lasting(also ...string) ([]string, []owner.Task) {
 	var kept []string
 	for line := range strings.Lines(r.dump()) {
 		bucket, _, _ := strings.Cut(line, "/")
-		if !slices.Contains(append(also, "replies", "recovery", "recovery.ends", "meta", "last_seen", "journal.entry", "journal.history", "journal.of", "journal.count", "journal.meta"), bucket) {
+		if !slices.Contains(append(also, "replies", "replies.index", "recovery", "recovery.ends", "meta", "last_seen", "journal.entry", "journal.history", "journal.of", "journal.count", "journal.meta"), bucket) {
 			kept = append(kept, line)
 		}
 	}

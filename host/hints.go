@@ -101,11 +101,11 @@ func (h *Host) sealHints(g nip.Grant, hints []nip.Hint, now int64) (outboxRow, e
 	if err != nil {
 		return outboxRow{}, fmt.Errorf("encode hints: %w", err)
 	}
-	box, err := nip.DeriveMailbox(h.key, g.Device, nip.StreamHints)
+	box, err := h.ring.Mailbox(g.Device, nip.StreamHints)
 	if err != nil {
 		return outboxRow{}, fmt.Errorf("derive mailbox: %w", err)
 	}
-	ev, err := nip.Seal(h.key, g.Device, box, a, nil)
+	ev, err := h.sealFor(g.Device, box, a)
 	if err != nil {
 		return outboxRow{}, fmt.Errorf("seal hints: %w", err)
 	}

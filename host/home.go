@@ -316,7 +316,8 @@ func openLocked(home string, o Options) (*Core, error) {
 		}
 		return nil, err
 	}
-	c.self = c.key.Public()
+	c.ring, c.passing = nip.NewKeyring(c.key, maxGrants+1), nip.NewKeyring(c.key, 0)
+	c.self = c.ring.Public()
 	if c.db, err = openDB(home); err != nil {
 		return nil, err
 	}
@@ -357,6 +358,7 @@ func openLocked(home string, o Options) (*Core, error) {
 }
 
 func (c *Core) closeStores() error {
+	c.ring.Close()
 	return errors.Join(c.store.Close(), c.db.Close())
 }
 

@@ -70,6 +70,14 @@ type Transport interface {
 	Disconnect(key nip.PubKey)
 }
 
+// SealedTransport is a Transport that takes what the host sealed itself, so that
+// a relay in this process need not verify it again. One without it works too.
+type SealedTransport interface {
+	Transport
+	// PublishSealed is Publish.
+	PublishSealed(ctx context.Context, relay nip.RelayURL, v nip.Verified) error
+}
+
 // Options of OpenCore.
 type Options struct {
 	Now     func() time.Time // nil is time.Now
@@ -93,6 +101,8 @@ type Core struct {
 	home    string
 	opts    Options
 	key     nip.SecretKey
+	ring    *nip.Keyring // of key, for the devices
+	passing *nip.Keyring // of key, for everybody else
 	self    nip.PubKey
 	owner   nip.PubKey
 	db      *commit.DB
@@ -101,6 +111,8 @@ type Core struct {
 	eval    *commands.Evaluator
 	lock    *homeLock
 	log     zerolog.Logger
+
+	grants grantCache
 
 	// effects is held shared by whoever carries an effect of a device to the
 	// task store, from the last check of its standing on; held alone it says
@@ -113,6 +125,22 @@ type Core struct {
 
 // now is the wall clock in Unix seconds.
 func (c *Core) now() int64 { return c.opts.Now().Unix() }
+
+// keeper is the host's key as it serves peer. The keys shared with devices are
+// remembered; strangers, of whom there may be any number, would only drive those
+// out.
+func (c *Core) keeper(peer nip.PubKey) *nip.Keyring {
+	if h := c.serving; h != nil && h.isMember(string(peer)) {
+		return c.ring
+	}
+	return c.passing
+}
+
+// sealFor seals what goes to a device.
+func (c *Core) sealFor(device nip.PubKey, box nip.Mailbox, a nip.Artifact) (*nip.Event, error) {
+	v, err := c.ring.Seal(device, box, a)
+	return v.Event(), err
+}
 
 // Self is the host's public key.
 func (c *Core) Self() nip.PubKey { return c.self }

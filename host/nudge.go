@@ -86,7 +86,7 @@ func (b *nudgeBook) readBatch(ctx context.Context, t GapTransport, relay nip.Rel
 	boxes := map[nip.PubKey]nip.Mailbox{}
 	var names []string
 	for _, r := range recs {
-		box, err := nip.DeriveMailbox(h.key, r.Grant.Device, nip.StreamNudges)
+		box, err := h.ring.Mailbox(r.Grant.Device, nip.StreamNudges)
 		if err != nil {
 			return err
 		}

@@ -76,6 +76,6 @@ func (c *Core) entryChanged(task nip.TaskID, e commands.Entry) {
 	h.emit(Event{Event: "command", Command: entryView(e, true)})
 	h.deadlines.poke(task)
 	if e.State == commands.StateDone && e.Outcome == commands.OutcomeApplied {
-		h.starter.wake()
+		h.starter.look(owner.TaskID(task))
 	}
 }

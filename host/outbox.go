@@ -330,9 +330,19 @@ func (o *outboxSender) current(r outboxRow) (bool, error) {
 
 // deliver publishes one event and reports whether the relay took it.
 func (h *Host) deliver(ctx context.Context, relay nip.RelayURL, ev *nip.Event, wait time.Duration) bool {
+	return h.deliverSealed(ctx, relay, ev, nip.Verified{}, wait)
+}
+
+// deliverSealed is deliver; v is ev where this process sealed it, else zero.
+func (h *Host) deliverSealed(ctx context.Context, relay nip.RelayURL, ev *nip.Event, v nip.Verified, wait time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	err := h.transport.Publish(ctx, relay, ev)
+	var err error
+	if t, ok := h.transport.(SealedTransport); ok && v.Event() != nil {
+		err = t.PublishSealed(ctx, relay, v)
+	} else {
+		err = h.transport.Publish(ctx, relay, ev)
+	}
 	if err == nil {
 		return true
 	}

@@ -43,11 +43,11 @@ func (h *Host) publishPage(ctx context.Context, id owner.TaskID) error {
 	}
 	var rows []outboxRow
 	for _, g := range grants {
-		box, err := nip.DeriveMailbox(h.key, g.Device, nip.StreamPages)
+		box, err := h.ring.Mailbox(g.Device, nip.StreamPages)
 		if err != nil {
 			return fmt.Errorf("derive mailbox: %w", err)
 		}
-		ev, err := nip.Seal(h.key, g.Device, box, a, nil)
+		ev, err := h.sealFor(g.Device, box, a)
 		if err != nil {
 			return fmt.Errorf("seal page: %w", err)
 		}

@@ -65,11 +65,11 @@ func (h *Host) publish(ctx context.Context, id owner.TaskID) error {
 		if done {
 			continue
 		}
-		box, err := nip.DeriveMailbox(h.key, g.Device, nip.StreamSummaries)
+		box, err := h.ring.Mailbox(g.Device, nip.StreamSummaries)
 		if err != nil {
 			return fmt.Errorf("derive mailbox: %w", err)
 		}
-		ev, err := nip.Seal(h.key, g.Device, box, a, nil)
+		ev, err := h.sealFor(g.Device, box, a)
 		if err != nil {
 			return fmt.Errorf("seal summary: %w", err)
 		}
@@ -242,11 +242,11 @@ func (h *Host) presence(ctx context.Context, devices ...nip.PubKey) error {
 	}
 	var rows []outboxRow
 	for _, r := range recs {
-		box, err := nip.DeriveMailbox(h.key, r.Grant.Device, nip.StreamPresence)
+		box, err := h.ring.Mailbox(r.Grant.Device, nip.StreamPresence)
 		if err != nil {
 			return fmt.Errorf("derive mailbox: %w", err)
 		}
-		ev, err := nip.Seal(h.key, r.Grant.Device, box, a, nil)
+		ev, err := h.sealFor(r.Grant.Device, box, a)
 		if err != nil {
 			return fmt.Errorf("seal presence: %w", err)
 		}
@@ -272,6 +272,9 @@ func (h *Host) active(now int64, devices []nip.PubKey) ([]grantRecord, error) {
 func (c *Core) startGeneration(ctx context.Context) (int64, error) {
 	var n int64
 	err := c.db.Update(ctx, func(tx *bbolt.Tx) error {
+		if err := indexReplies(tx); err != nil {
+			return err
+		}
 		n = getCount(tx, bucketMeta, "generation") + 1
 		return putCount(tx, bucketMeta, "generation", n)
 	})

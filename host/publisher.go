@@ -153,7 +153,7 @@ func (p *publisher) one(ctx context.Context, id owner.TaskID) error {
 		}
 	}
 	if t.Status == owner.Queued || t.Status == owner.Finished || t.Status == owner.Cancelled {
-		p.h.starter.wake()
+		p.h.starter.look(id)
 	}
 	if err := p.h.publish(ctx, id); err != nil {
 		return err

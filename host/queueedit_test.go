@@ -2,6 +2,7 @@ package host
 
 import (
 	"fmt"
+	"math"
 	"reflect"
 	"strings"
 	"testing"
@@ -101,6 +102,7 @@ func TestQueueAtRevisionCodes(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			r.t = t
+			r.update(func(tx *bbolt.Tx) error { return pruneReplies(tx, r.clock.now(), maxReplies) }) // what ended would leave beside the reply
 			replies := r.rows(bucketReplies)
 			in := r.sealed(row.from, r.req(row.from, row.op))
 			p := r.one(row.from, in)
@@ -169,7 +171,7 @@ func TestQueueEditRecorded(t *testing.T) {
 	r.wantCode(r.ask(a, nip.TaskQueue{Task: task, Edit: nip.QueueEdit{Action: "edit", Command: ofA.ID, Text: "newer"}}), "")
 	after := r.digest(a, task)
 
-	r.update(func(tx *bbolt.Tx) error { return dropReplies(tx, func(retainedReply) bool { return true }) })
+	r.update(func(tx *bbolt.Tx) error { return pruneReplies(tx, math.MaxInt64, maxReplies) })
 	r.restart()
 	again := r.one(a, in)
 	if !reflect.DeepEqual(again.Outcome, said.Outcome) {

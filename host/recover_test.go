@@ -34,7 +34,7 @@ func (r *rig) prune() {
 	r.t.Helper()
 	r.update(func(tx *bbolt.Tx) error {
 		now := r.clock.now()
-		if err := dropReplies(tx, func(k retainedReply) bool { return k.ExpiresAt <= now }); err != nil {
+		if err := pruneReplies(tx, now, maxReplies); err != nil {
 			return err
 		}
 		if err := pruneRecovery(tx, now); err != nil {

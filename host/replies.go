@@ -19,8 +19,9 @@ const (
 
 // replyJob is one sealed reply on its way out, until the request expires.
 type replyJob struct {
-	event *nip.Event
-	until int64
+	event  *nip.Event
+	until  int64
+	sealed nip.Verified // event, where this process sealed it; else zero
 }
 
 // replyLane is the replies of one relay to members, or to everybody else. A relay
@@ -93,7 +94,7 @@ func (h *Host) sendReplies(ctx context.Context, relay nip.RelayURL, jobs <-chan 
 		case j := <-jobs:
 			for ctx.Err() == nil {
 				left := time.Duration(j.until-h.now()) * time.Second
-				if left <= 0 || h.deliver(ctx, relay, j.event, min(left, publishTimeout)) {
+				if left <= 0 || h.deliverSealed(ctx, relay, j.event, j.sealed, min(left, publishTimeout)) {
 					break
 				}
 				select {
@@ -117,7 +118,11 @@ func (h *Host) sendReply(k *call, ev *nip.Event) {
 func (h *Host) queueReply(k *call, ev, unretained *nip.Event) {
 	member := h.isMember(string(k.opened.Signer))
 	h.answers.note(k.opened.EventID, answer{at: h.now(), until: k.req.ExpiresAt, reply: unretained}, member)
-	h.replies.put(replyLane{k.in.Relay, !member}, replyJob{ev, k.req.ExpiresAt})
+	j := replyJob{event: ev, until: k.req.ExpiresAt}
+	if k.sealed.Event() == ev { // and no retained one
+		j.sealed = k.sealed
+	}
+	h.replies.put(replyLane{k.in.Relay, !member}, j)
 }
 
 // resendReplies hands every retained reply that is still fresh, of which none is a
@@ -128,7 +133,7 @@ func (h *Host) resendReplies() error {
 	return h.db.View(func(tx *bbolt.Tx) error {
 		now := h.now()
 		return eachJSON(tx, bucketReplies, func(_ string, r retainedReply) error {
-			if r.ExpiresAt > now && h.replies.put(replyLane{relay: r.Relay}, replyJob{r.Reply, r.ExpiresAt}) {
+			if r.ExpiresAt > now && h.replies.put(replyLane{relay: r.Relay}, replyJob{event: r.Reply, until: r.ExpiresAt}) {
 				h.answers.note(r.RequestEvent, answer{at: now, until: r.ExpiresAt}, true)
 			}
 			return nil

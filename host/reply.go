@@ -37,11 +37,10 @@ func (c *Core) seal(k *call, r nip.Reply) (*nip.Event, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode reply: %w", err)
 	}
-	ev, err := nip.Seal(c.key, k.opened.Signer, nip.Mailbox(k.req.ID), a, nil)
-	if err != nil {
+	if k.sealed, err = c.keeper(k.opened.Signer).Seal(k.opened.Signer, nip.Mailbox(k.req.ID), a); err != nil {
 		return nil, fmt.Errorf("seal reply: %w", err)
 	}
-	return ev, nil
+	return k.sealed.Event(), nil
 }
 
 // retain seals r and keeps it for exact retries, inside the commit that makes
@@ -60,68 +59,10 @@ func (c *Core) retain(tx *bbolt.Tx, k *call, r nip.Reply) (*nip.Event, error) {
 	if err != nil {
 		return nil, err
 	}
-	if tx.Bucket(bucketReplies).Get([]byte(k.req.ID)) == nil {
-		if err := countReply(tx, k.opened.Signer, 1); err != nil {
-			return nil, err
-		}
-	}
-	return ev, putJSON(tx, bucketReplies, string(k.req.ID), retainedReply{
+	return ev, keepReply(tx, k.req.ID, retainedReply{
 		Signer: k.opened.Signer, RequestEvent: k.opened.EventID, Kind: k.req.Kind,
 		Relay: k.in.Relay, ExpiresAt: k.req.ExpiresAt, Reply: ev,
-	})
-}
-
-// countReply keeps the two counts that repliesFull reads: of all replies, and
-// of each signer's.
-func countReply(tx *bbolt.Tx, signer nip.PubKey, step int64) error {
-	if err := putCount(tx, bucketMeta, "replies", getCount(tx, bucketMeta, "replies")+step); err != nil {
-		return err
-	}
-	own := repliesOf(signer)
-	n := getCount(tx, bucketMeta, own) + step
-	if n <= 0 {
-		return tx.Bucket(bucketMeta).Delete([]byte(own))
-	}
-	return putCount(tx, bucketMeta, own, n)
-}
-
-func repliesOf(signer nip.PubKey) string { return "replies/" + string(signer) }
-
-// dropReplies removes the retained replies that gone selects and keeps the
-// counts in step.
-func dropReplies(tx *bbolt.Tx, gone func(retainedReply) bool) error {
-	dropped := map[string]nip.PubKey{}
-	if err := eachJSON(tx, bucketReplies, func(key string, r retainedReply) error {
-		if gone(r) {
-			dropped[key] = r.Signer
-		}
-		return nil
-	}); err != nil {
-		return err
-	}
-	for key, signer := range dropped {
-		if err := tx.Bucket(bucketReplies).Delete([]byte(key)); err != nil {
-			return err
-		}
-		if err := countReply(tx, signer, -1); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// repliesFull reports whether a new reply to the signer would not fit, after
-// the expired ones left. Nobody gets more than a share: a device that asks
-// without end fills its own room and no other's.
-func repliesFull(tx *bbolt.Tx, signer nip.PubKey, now int64) (bool, error) {
-	full := func() bool {
-		return getCount(tx, bucketMeta, "replies") >= maxReplies || getCount(tx, bucketMeta, repliesOf(signer)) >= maxSignerReplies
-	}
-	if !full() {
-		return false, nil
-	}
-	err := dropReplies(tx, func(r retainedReply) bool { return r.ExpiresAt <= now })
-	return full(), err
+	}, c.now())
 }
 
 // answerOnce signs and sends a reply that is not retained.

@@ -75,7 +75,7 @@ func NewHost(c *Core, t Transport, onEvent func(Event)) *Host {
 	h.members.Store(&map[string]bool{string(c.owner): true})
 	h.replies = &replySender{h: h, jobs: map[replyLane]chan replyJob{}}
 	h.outbox = &outboxSender{h: h, bell: make(chan struct{}, 1), retry: outboxRetry, relays: map[nip.RelayURL]*relayOutbox{}}
-	h.starter = &starter{h: h, bell: make(chan struct{}, 1), live: map[owner.TaskID]*owner.Launched{}}
+	h.starter = &starter{h: h, bell: make(chan struct{}, 1), live: map[owner.TaskID]*owner.Launched{}, changed: map[owner.TaskID]bool{}, seen: map[owner.TaskID]seenTask{}}
 	h.deadlines = &deadlines{h: h, bell: make(chan struct{}, 1), dirty: map[nip.TaskID]bool{}, retry: map[nip.TaskID]int64{}}
 	h.publisher = &publisher{h: h, bell: make(chan struct{}, 1), dirty: map[owner.TaskID]bool{}, published: map[owner.TaskID]int64{}}
 	h.teller = &teller{h: h, bell: make(chan struct{}, 1), settle: statesSettle, pause: statesPause}
@@ -282,6 +282,7 @@ func (h *Host) taskChanged(id owner.TaskID) {
 		return
 	}
 	h.index.note(&t)
+	h.starter.note(id)
 	h.publisher.mark(id)
 }
 
@@ -297,7 +298,7 @@ func (h *Host) janitor(ctx context.Context) error {
 		}
 		err := h.db.Update(ctx, func(tx *bbolt.Tx) error {
 			now := h.now()
-			if err := dropReplies(tx, func(r retainedReply) bool { return r.ExpiresAt <= now }); err != nil {
+			if err := pruneReplies(tx, now, maxReplies); err != nil {
 				return err
 			}
 			if err := pruneRecovery(tx, now); err != nil {

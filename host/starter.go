@@ -24,73 +24,176 @@ const (
 )
 
 // starter is the auto-start policy at work. One goroutine sweeps; others only
-// wake it. What it knows of tasks it re-reads from the store at every sweep
-// that follows a change.
+// wake it. A wake for one task looks at that task; every sweepEvery, and after
+// what may concern any task, all open ones are looked at. What it knows of tasks
+// decides only which it reads from the store: whatever it starts was just read.
 type starter struct {
 	h    *Host
 	bell chan struct{}
 
-	// mu guards live.
-	mu   sync.Mutex
-	live map[owner.TaskID]*owner.Launched // owners that this process started and that were not reaped yet
+	// mu guards live, changed and all.
+	mu      sync.Mutex
+	live    map[owner.TaskID]*owner.Launched // owners that this process started and that were not reaped yet
+	changed map[owner.TaskID]bool            // tasks to look at
+	all     bool                             // look at every open one
+
+	// seen is the sweeping goroutine's own: the open tasks as it read them last.
+	seen map[owner.TaskID]seenTask
 }
 
-func (s *starter) wake() { ring(s.bell) }
+type seenTask struct {
+	status    owner.Status
+	updatedAt int64
+}
+
+// wake asks for every open task to be looked at.
+func (s *starter) wake() {
+	s.mu.Lock()
+	s.all = true
+	s.mu.Unlock()
+	ring(s.bell)
+}
+
+// note says that a task may have changed, for whichever look comes next.
+func (s *starter) note(id owner.TaskID) {
+	s.mu.Lock()
+	s.changed[id] = true
+	s.mu.Unlock()
+}
+
+// look asks for a task to be looked at.
+func (s *starter) look(id owner.TaskID) {
+	s.note(id)
+	ring(s.bell)
+}
+
+func (s *starter) take() (changed []owner.TaskID, all bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id := range s.changed {
+		changed = append(changed, id)
+	}
+	all = s.all
+	s.changed, s.all = map[owner.TaskID]bool{}, false
+	return changed, all
+}
 
 func (s *starter) run(ctx context.Context) error {
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
+	s.wake()
 	for {
-		if err := s.sweep(ctx); err != nil && ctx.Err() == nil {
-			if fatal(err) {
-				return err
-			}
-			s.h.log.Error().Err(err).Msg("sweep failed; the next one tries again")
-		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-s.bell:
 		case <-tick.C:
+			s.wake()
+		}
+		changed, all := s.take()
+		var err error
+		switch {
+		case all:
+			err = s.sweep(ctx)
+		case len(changed) > 0:
+			err = s.pass(ctx, changed)
+		}
+		if err != nil && ctx.Err() == nil {
+			if fatal(err) {
+				return err
+			}
+			s.h.log.Error().Err(err).Msg("sweep failed; the next one tries again")
+			s.mu.Lock()
+			s.all = true
+			s.mu.Unlock()
 		}
 	}
 }
 
 // sweep settles dead runs and starts what the policy admits, oldest first.
 func (s *starter) sweep(ctx context.Context) error {
+	s.seen = map[owner.TaskID]seenTask{}
+	return s.pass(ctx, s.h.index.open())
+}
+
+// read looks at a task in the store and remembers how it stands.
+func (s *starter) read(ctx context.Context, id owner.TaskID) (*owner.Task, error) {
+	t, err := s.h.settled(ctx, id)
+	if err != nil {
+		if fatal(err) {
+			return nil, err
+		}
+		s.h.log.Error().Err(err).Str("task", string(id)).Msg("task cannot be swept")
+		return nil, nil // the next sweep of all tries again
+	}
+	s.h.index.note(&t)
+	if !occupies(t.Status) && t.Status != owner.Queued {
+		delete(s.seen, id)
+	} else {
+		s.seen[id] = seenTask{t.Status, t.UpdatedAt}
+	}
+	return &t, nil
+}
+
+// occupies reports whether a turn of that status has one of the places.
+func occupies(status owner.Status) bool {
+	return status == owner.Running || status == owner.CancelRequested
+}
+
+// pass is a sweep that reads the tasks named, and of the others those that may
+// be started now.
+func (s *starter) pass(ctx context.Context, ids []owner.TaskID) error {
 	h := s.h
 	p, digest, err := loadPolicy(h.home)
 	h.policyState(err)
 	if err != nil {
 		p = Policy{} // unreadable is off; dead runs are settled all the same
 	}
-	var queued []owner.Task
-	active := 0
-	for _, id := range h.index.open() {
-		t, err := h.settled(ctx, id)
+	fresh := map[owner.TaskID]*owner.Task{}
+	for _, id := range ids {
+		t, err := s.read(ctx, id)
 		if err != nil {
-			if fatal(err) {
-				return err
-			}
-			h.log.Error().Err(err).Str("task", string(id)).Msg("task cannot be swept")
-			continue
+			return err
 		}
-		h.index.note(&t)
-		switch t.Status {
-		case owner.Queued:
-			queued = append(queued, t)
-		case owner.Running, owner.CancelRequested:
+		if t != nil {
+			fresh[id] = t
+		}
+	}
+	type waiting struct {
+		id owner.TaskID
+		at int64
+	}
+	var queued []waiting
+	active := 0
+	for id, t := range s.seen {
+		if occupies(t.status) {
 			active++
+		} else {
+			queued = append(queued, waiting{id, t.updatedAt})
 		}
 	}
 	sort.Slice(queued, func(i, j int) bool {
-		if queued[i].UpdatedAt != queued[j].UpdatedAt {
-			return queued[i].UpdatedAt < queued[j].UpdatedAt
+		if queued[i].at != queued[j].at {
+			return queued[i].at < queued[j].at
 		}
-		return queued[i].ID < queued[j].ID
+		return queued[i].id < queued[j].id
 	})
-	for i := range queued {
-		t := &queued[i]
+	for _, w := range queued {
+		t := fresh[w.id]
+		if t == nil {
+			if !p.Enabled || active >= p.MaxRunning {
+				continue // it did not change, and there is no place for it
+			}
+			if t, err = s.read(ctx, w.id); err != nil {
+				return err
+			}
+			if t == nil || t.Status != owner.Queued {
+				if t != nil && occupies(t.Status) {
+					active++
+				}
+				continue
+			}
+		}
 		alive, err := h.store.OwnerAlive(t.ID)
 		if err == nil && (alive || s.launching(t.ID)) {
 			active++ // a start that was not admitted yet occupies a place
@@ -183,13 +286,13 @@ func (s *starter) start(ctx context.Context, t *owner.Task, p *Policy, digest ni
 		s.mu.Lock()
 		delete(s.live, t.ID)
 		s.mu.Unlock()
-		s.wake()
+		s.look(t.ID)
 		h.taskChanged(t.ID)
 		// An owner that was killed leaves its group a moment to go: the sweep
 		// above may come before that, and the next regular one much later.
 		select {
 		case <-time.After(afterOwner):
-			s.wake()
+			s.look(t.ID)
 		case <-h.stopped:
 		}
 	})

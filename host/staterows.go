@@ -72,11 +72,11 @@ func (t *teller) seal(r *toldRow) error {
 	if err != nil {
 		return fmt.Errorf("encode command states: %w", err)
 	}
-	box, err := nip.DeriveMailbox(t.h.key, r.device, nip.StreamCommands)
+	box, err := t.h.ring.Mailbox(r.device, nip.StreamCommands)
 	if err != nil {
 		return fmt.Errorf("derive mailbox: %w", err)
 	}
-	if r.row.Event, err = nip.Seal(t.h.key, r.device, box, a, nil); err != nil {
+	if r.row.Event, err = t.h.sealFor(r.device, box, a); err != nil {
 		return fmt.Errorf("seal command states: %w", err)
 	}
 	return nil

@@ -93,7 +93,7 @@ func (h *Host) taskEffect(ctx context.Context, k *call) error {
 		return err
 	}
 	h.sendReply(k, ev)
-	h.starter.wake()
+	h.starter.look(owner.TaskID(task))
 	return nil
 }
 

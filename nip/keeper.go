@@ -82,11 +82,21 @@ func (k ownKey) Decrypt(_ context.Context, peer PubKey, payload string) (string,
 	return string(plain), err
 }
 
+// ours reports whether k is of this package: its secret is in this process, and
+// what it does is done by the code beside it.
+func ours(k Keeper) bool {
+	switch k.(type) {
+	case ownKey, *Keyring:
+		return true
+	}
+	return false
+}
+
 // keeperFault names the part that failed; what a secret of this process fails
 // at is the artifact's fault and stays as it is.
 func keeperFault(k Keeper, part string, err error) error {
 	var already *KeeperError // of a Keeper around another
-	if _, own := k.(ownKey); own || errors.As(err, &already) {
+	if ours(k) || errors.As(err, &already) {
 		return err
 	}
 	return &KeeperError{Part: part, Err: err}
@@ -99,7 +109,7 @@ func SignBy(ctx context.Context, k Keeper, ev *Event) (*Event, error) {
 	if err := k.Sign(ctx, signed); err != nil {
 		return nil, keeperFault(k, "sign", err)
 	}
-	if _, own := k.(ownKey); own {
+	if ours(k) {
 		return signed, nil
 	}
 	_, err := VerifyEvent(signed)

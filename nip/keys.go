@@ -132,11 +132,17 @@ func (k SecretKey) Sign(ev *Event) error {
 // sign is Sign with the auxiliary bytes of BIP-340 given, which makes the
 // signature a function of its arguments.
 func (k SecretKey) sign(ev *Event, aux [32]byte) error {
+	return k.signAs(k.Public(), ev, aux)
+}
+
+// signAs is sign with the key's public half given, which costs a multiplication
+// on the curve to find.
+func (k SecretKey) signAs(public PubKey, ev *Event, aux [32]byte) error {
 	if !k.valid() {
 		return errors.New("sign with a key that is not set")
 	}
 	signed := *ev
-	signed.PubKey = string(k.Public())
+	signed.PubKey = string(public)
 	if err := checkShape(&signed); err != nil {
 		return err
 	}

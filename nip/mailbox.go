@@ -26,9 +26,13 @@ func DeriveMailbox(key SecretKey, peer PubKey, s Stream) (Mailbox, error) {
 		return "", err
 	}
 	defer clear(conversation)
+	return mailboxOf(conversation, s), nil
+}
+
+func mailboxOf(conversation []byte, s Stream) Mailbox {
 	h := sha256.New()
 	h.Write([]byte(s))
 	h.Write([]byte{0})
 	h.Write(conversation)
-	return Mailbox(hex.EncodeToString(h.Sum(nil))), nil
+	return Mailbox(hex.EncodeToString(h.Sum(nil)))
 }

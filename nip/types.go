@@ -64,8 +64,9 @@ const (
 // Rights is a nonempty list in canonical order without repeats.
 type Rights []Right
 
-// Verified is an event whose ID was recomputed and whose signature was
-// checked in this process. Only VerifyEvent makes one.
+// Verified is an event whose ID was computed and whose signature was checked in
+// this process. Only VerifyEvent, of what came from elsewhere, and Keyring.Seal,
+// of what it just signed itself, make one.
 type Verified struct{ ev *Event }
 
 // Event returns the verified event; callers must not change it.

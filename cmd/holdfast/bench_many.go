@@ -112,7 +112,7 @@ func cpuTime() time.Duration {
 }
 
 // commandRate sends rounds that stay below the 1,024 replies that a host retains
-// for a minute; the clock is put forward between them.
+// of one device for a minute; the clock is put forward between them.
 func (b *bench) commandRate(ctx context.Context) (rows []benchRow, err error) {
 	h, err := b.newHost(ctx, false)
 	if err != nil {

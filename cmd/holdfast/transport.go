@@ -135,6 +135,17 @@ func (l *links) Publish(ctx context.Context, name nip.RelayURL, ev *nip.Event) e
 	return fmt.Errorf("this host is not on relay %s", name)
 }
 
+// PublishSealed spares the embedded relay the check of a signature that this
+// process just made.
+func (l *links) PublishSealed(ctx context.Context, name nip.RelayURL, v nip.Verified) error {
+	if link, ok := l.on(name).(interface {
+		PublishVerified(ctx context.Context, v nip.Verified) error
+	}); ok {
+		return link.PublishVerified(ctx, v)
+	}
+	return l.Publish(ctx, name, v.Event())
+}
+
 func (l *links) Relays() []host.RelayHealth {
 	out := make([]host.RelayHealth, 0, len(l.list))
 	for _, link := range l.list {

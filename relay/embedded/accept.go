@@ -38,39 +38,53 @@ var (
 // come first, the signature last.
 func (r *Relay) accept(key nip.PubKey, address string, via nip.RelayURL, ev *nip.Event) (*record, nip.Verified, error) {
 	var none nip.Verified
-	if key == "" {
-		return nil, none, authRequired
-	}
-	class := r.o.Class(key)
-	switch {
-	case class != Stranger && class != Member:
-		return nil, none, revokedKey
-	case ev.Kind != nip.KindArtifact:
-		return nil, none, otherKind
-	case ev.PubKey != string(key):
-		return nil, none, otherAuthor
-	case int64(ev.CreatedAt) > r.o.Now().Unix()+futureMost:
-		return nil, none, future
-	case ended(expiration(ev), r.o.Now()):
-		return nil, none, expired
-	case class == Stranger && !r.o.Served(nip.PubKey(recipientOf(ev))):
-		return nil, none, notServed
-	case class == Stranger && len(ev.Content) > strangerEvent:
-		return nil, none, tooLarge
-	case class == Stranger && !r.rates.allow(address, r.o.Now()):
-		return nil, none, tooFast
+	if err := r.allow(key, address, ev); err != nil {
+		return nil, none, err
 	}
 	v, err := nip.VerifyEvent(ev)
 	if err != nil {
 		return nil, none, notVerified
 	}
+	rec, err := r.file(key, via, v)
+	return rec, v, err
+}
+
+// allow is every question but whether ev verifies.
+func (r *Relay) allow(key nip.PubKey, address string, ev *nip.Event) error {
+	if key == "" {
+		return authRequired
+	}
+	class := r.o.Class(key)
+	switch {
+	case class != Stranger && class != Member:
+		return revokedKey
+	case ev.Kind != nip.KindArtifact:
+		return otherKind
+	case ev.PubKey != string(key):
+		return otherAuthor
+	case int64(ev.CreatedAt) > r.o.Now().Unix()+futureMost:
+		return future
+	case ended(expiration(ev), r.o.Now()):
+		return expired
+	case class == Stranger && !r.o.Served(nip.PubKey(recipientOf(ev))):
+		return notServed
+	case class == Stranger && len(ev.Content) > strangerEvent:
+		return tooLarge
+	case class == Stranger && !r.rates.allow(address, r.o.Now()):
+		return tooFast
+	}
+	return nil
+}
+
+// file makes the record of what key publishes.
+func (r *Relay) file(key nip.PubKey, via nip.RelayURL, v nip.Verified) (*record, error) {
 	rec, ok := newRecord(v, via)
 	if !ok {
-		return nil, none, notVerified
+		return nil, notVerified
 	}
 	// An answer to a stranger is part of the stranger's exchange.
-	rec.stranger = class == Stranger || r.o.Class(nip.PubKey(recipientOf(v.Event()))) == Stranger
-	return rec, v, nil
+	rec.stranger = r.o.Class(key) == Stranger || r.o.Class(nip.PubKey(recipientOf(v.Event()))) == Stranger
+	return rec, nil
 }
 
 // newRecord reads off a verified artifact what the indexes need. The bytes

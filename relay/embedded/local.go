@@ -91,6 +91,34 @@ func (l *local) Publish(ctx context.Context, ev *nip.Event) error {
 	if err != nil {
 		return relay.NewRefused(l.r.o.Name, err.Error())
 	}
+	return l.put(ctx, rec, v)
+}
+
+// PublishVerified is Publish of an event that this process has verified, or
+// sealed itself: it passes the same rules and is not verified again.
+func (l *local) PublishVerified(ctx context.Context, v nip.Verified) error {
+	if l.ctx.Err() != nil {
+		return relay.ErrClosed
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if v.Event() == nil {
+		return relay.NewRefused(l.r.o.Name, notVerified.Error())
+	}
+	err := l.r.allow(l.key, "", v.Event())
+	var rec *record
+	if err == nil {
+		rec, err = l.r.file(l.key, l.r.o.Name, v)
+	}
+	if err != nil {
+		return relay.NewRefused(l.r.o.Name, err.Error())
+	}
+	return l.put(ctx, rec, v)
+}
+
+// put waits for the commit of a record.
+func (l *local) put(ctx context.Context, rec *record, v nip.Verified) error {
 	if len(rec.json)+len(`["EVENT",]`) > maxFrame {
 		return relay.ErrTooLarge
 	}
