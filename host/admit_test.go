@@ -225,7 +225,8 @@ func TestForeignKeyBlocksNobody(t *testing.T) {
 }
 
 // A full store of replies answers known requests as ever and signs bounds for
-// new ones; room returns with time.
+// new ones; room returns with time. A command gets no answer then: its device
+// keeps it, and it is taken when it comes again.
 func TestRepliesFull(t *testing.T) {
 	r := newRig(t)
 	d := r.pair(nip.PairingRights())
@@ -254,10 +255,13 @@ func TestRepliesFull(t *testing.T) {
 	before := r.dump()
 	for _, op := range []nip.Operation{
 		nip.WorkspaceList{}, nip.TaskCreate{Title: "t", Prompt: "p", Workspace: "demo"},
-		nip.TaskCommand{Command: nip.Command{ID: nip.CommandID(newID(t)), Task: task, Action: nip.Queue, Text: "x", IssuedAt: r.clock.now()}},
 		nip.TaskQueue{Task: task, Edit: nip.QueueEdit{Action: "lease"}},
 	} {
 		r.wantCode(r.ask(d, op), nip.Bounds)
+	}
+	command := nip.TaskCommand{Command: nip.Command{ID: nip.CommandID(newID(t)), Task: task, Action: nip.Queue, Text: "x", IssuedAt: r.clock.now()}}
+	if out := r.give(r.sealed(d, r.req(d, command))); len(out) != 0 {
+		t.Fatalf("the command got %d replies", len(out))
 	}
 	if r.dump() != before {
 		t.Fatal("a request that found no room changed host.db")
@@ -268,6 +272,7 @@ func TestRepliesFull(t *testing.T) {
 	}
 	r.clock.add(25) // the fillers ran out
 	r.wantCode(r.ask(d, nip.WorkspaceList{}), "")
+	r.wantCode(r.ask(d, command), nip.Forbidden) // decided: there is no such task
 	if n := r.rows(bucketReplies); n > 8 {
 		t.Fatalf("%d replies left", n)
 	}

@@ -100,7 +100,11 @@ func (h *Host) command(ctx context.Context, k *call, cmd nip.Command, exact bool
 	case errors.Is(err, errLostStanding):
 		return h.refuseStanding(k)
 	case errors.Is(err, errRepliesFull):
-		return h.answerOnce(k, nip.Reply{Refusal: &nip.Refusal{Code: nip.Bounds}})
+		// Any refusal would be the end of the command where its device keeps it:
+		// unanswered it stays there, and is sent again under its ID once the
+		// signer's replies have run out.
+		h.log.Warn().Str("device", string(k.who.sender.Device)).Str("command", string(cmd.ID)).Msg("this device's retained replies are full; its command is taken when it is sent again")
+		return nil
 	case errors.Is(err, commands.ErrConflict), errors.Is(err, commands.ErrPruned), errors.Is(err, commands.ErrFull):
 	case err != nil:
 		if fatal(err) || !errors.Is(err, commands.ErrUnsettled) {
