@@ -47,26 +47,6 @@ func generalEvent(ev *Event) []byte {
 	return out
 }
 
-func eventMembers(ev *Event) members {
-	return members{
-		"id":         ev.ID,
-		"pubkey":     ev.PubKey,
-		"created_at": int64(ev.CreatedAt),
-		"kind":       ev.Kind,
-		"tags":       tagLists(ev.Tags),
-		"content":    ev.Content,
-		"sig":        ev.Sig,
-	}
-}
-
-func tagLists(tags nostr.Tags) [][]string {
-	out := make([][]string, len(tags))
-	for i, t := range tags {
-		out[i] = t
-	}
-	return out
-}
-
 func BenchmarkEncodeEvent(b *testing.B) {
 	ev := &Event{CreatedAt: 1_790_000_000, Kind: KindArtifact, Tags: nostr.Tags{{"p", strings.Repeat("a", 64)}, {"h", strings.Repeat("b", 64)}, {"t", tagArtifact}},
 		Content: strings.Repeat("c", 1500), ID: strings.Repeat("d", 64), PubKey: strings.Repeat("e", 64), Sig: strings.Repeat("f", 128)}

@@ -254,3 +254,23 @@ func EncodeEvent(ev *Event) []byte {
 	}
 	return b
 }
+
+func eventMembers(ev *Event) members {
+	return members{
+		"id":         ev.ID,
+		"pubkey":     ev.PubKey,
+		"created_at": int64(ev.CreatedAt),
+		"kind":       ev.Kind,
+		"tags":       tagLists(ev.Tags),
+		"content":    ev.Content,
+		"sig":        ev.Sig,
+	}
+}
+
+func tagLists(tags nostr.Tags) [][]string {
+	out := make([][]string, len(tags))
+	for i, t := range tags {
+		out[i] = t
+	}
+	return out
+}
