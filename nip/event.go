@@ -8,7 +8,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/btcsuite/btcd/btcec/v2/schnorr"
-	json "github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nbd-wtf/go-nostr"
 )
@@ -213,17 +212,47 @@ func (r *reader) event(o object) *Event {
 }
 
 // EncodeEvent writes an event as JSON, canonically. It is for events that were
-// parsed, verified or signed here; one whose text is not UTF-8 gives nil.
+// parsed, verified or signed here; one whose text is not UTF-8 gives nil. Every
+// event passes it several times, so it writes the seven members in their
+// canonical order itself.
 func EncodeEvent(ev *Event) []byte {
-	b, err := json.Marshal(eventMembers(ev))
-	if err != nil {
+	if at, kind := int64(ev.CreatedAt), int64(ev.Kind); max(at, kind) > maxInt || min(at, kind) < -maxInt {
 		return nil
 	}
-	out, err := canonical(b, maxJSON, false)
-	if err != nil {
+	valid := true
+	b := make([]byte, 0, len(ev.Content)+1024)
+	text := func(before, s string) {
+		var err error
+		b = append(b, before...)
+		if b, err = jsontext.AppendQuote(b, s); err != nil {
+			valid = false
+		}
+	}
+	text(`{"content":`, ev.Content)
+	b = strconv.AppendInt(append(b, `,"created_at":`...), int64(ev.CreatedAt), 10)
+	text(`,"id":`, ev.ID)
+	b = strconv.AppendInt(append(b, `,"kind":`...), int64(ev.Kind), 10)
+	text(`,"pubkey":`, ev.PubKey)
+	text(`,"sig":`, ev.Sig)
+	b = append(b, `,"tags":[`...)
+	for i, tag := range ev.Tags {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, '[')
+		for j, s := range tag {
+			if j > 0 {
+				b = append(b, ',')
+			}
+			text("", s)
+		}
+		b = append(b, ']')
+	}
+	b = append(b, "]}"...)
+	if !valid || len(b) > maxJSON {
 		return nil
 	}
-	return out
+	return b
 }
 
 func eventMembers(ev *Event) members {
