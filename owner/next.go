@@ -286,6 +286,8 @@ func checkResult(run *Run, r Result) error {
 		return malformed("the transcript digest is sha256: and 64 lowercase hex characters")
 	case r.Candidate != "" && (!r.Candidate.valid() || !r.GroupClear || run.Process == nil):
 		return malformed("a candidate is the snapshot that a program left of which nothing runs any more")
+	case r.Artifacts != "" && (!r.Artifacts.valid() || r.Candidate == ""):
+		return malformed("retained changes lead to a candidate")
 	case r.ElapsedMS < 0:
 		return malformed("the elapsed time is not negative")
 	case r.ExitCode != nil && r.Ending != fmt.Sprintf("exit %d", *r.ExitCode) && r.Ending != EndingAskedQuestion && r.Ending != EndingAskedApproval:

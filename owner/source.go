@@ -90,7 +90,16 @@ func (e *execution) lookAfter(ctx context.Context, a *admittedTurn, r *Result) s
 	if t.Digest() == a.source.Digest() {
 		return "unchanged"
 	}
-	return "changed"
+	m, name, err := e.retain(ctx, a, t)
+	switch {
+	case err != nil:
+		return "changed; the changes could not be retained"
+	case !m.Complete:
+		r.Artifacts = name
+		return fmt.Sprintf("changed; %d changes listed, not all of them retained", len(m.Changes))
+	}
+	r.Artifacts = name
+	return fmt.Sprintf("changed; %d changes retained", len(m.Changes))
 }
 
 // faultsOf is what was not seen, with paths, for the operator's eyes.

@@ -172,6 +172,7 @@ type Result struct {
 	TraceDigest      Digest          `json:"trace_digest"`
 	OutputIncomplete bool            `json:"output_incomplete"`
 	Candidate        Digest          `json:"candidate_snapshot,omitempty"` // of the workspace as the turn left it, where all of it was seen
+	Artifacts        Digest          `json:"artifact_digest,omitempty"`    // the manifest of what it changed, a blob
 	Reply            string          `json:"reply,omitempty"`              // at most 32 KiB
 	Ask              string          `json:"ask,omitempty"`                // "", "question", "approval"
 	CostStatus       string          `json:"cost_status"`                  // "unknown" unless reported
