@@ -354,6 +354,7 @@ func TestCacheFollowsEveryPartOfTheStamp(t *testing.T) {
 		}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
+			write(t, dir+"/f", "text")
 			must(t, os.Chtimes(dir+"/f", old, old))
 			c := planted(t, whole(t, dir, Options{}), later)
 			row.change()
