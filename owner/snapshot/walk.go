@@ -63,17 +63,18 @@ func Take(ctx context.Context, path string, o Options) (*Tree, error) {
 	}
 	top := &node{}
 	w.jobs = []job{{folder: top, stamp: stampOf(&st)}}
-	defer context.AfterFunc(ctx, func() { w.fault("", "it took too long, or was called off", true) })()
+	defer context.AfterFunc(ctx, w.stop)()
 	var all sync.WaitGroup
 	for range min(maxWorkers, max(2, runtime.GOMAXPROCS(0))) {
 		all.Go(w.work)
 	}
 	all.Wait()
+	if ctx.Err() != nil {
+		w.fault("", calledOff, true)
+	}
 	t := &Tree{Entries: make([]Entry, 0, w.entries), Reread: w.reread, at: o.At.UnixNano()}
 	top.emit(&t.Entries)
-	w.mu.Lock() // the end of ctx may still want to say something
-	defer w.mu.Unlock()
-	t.Faults = slices.Clone(w.faults)
+	t.Faults = w.faults
 	slices.SortFunc(t.Faults, func(a, b Fault) int { return strings.Compare(a.Path, b.Path) })
 	if t.Complete() {
 		t.digest = sum(t.Entries, o.Exclude)
@@ -168,11 +169,18 @@ func (w *walker) fault(path, why string, end bool) {
 		w.faults = append(w.faults, Fault{path, why})
 	}
 	end = end || len(w.faults) == w.o.Limits.Faults
-	w.stopped = w.stopped || end
 	w.mu.Unlock()
 	if end {
-		w.wake.Broadcast()
+		w.stop()
 	}
+}
+
+// stop has the workers leave what is still to do.
+func (w *walker) stop() {
+	w.mu.Lock()
+	w.stopped = true
+	w.mu.Unlock()
+	w.wake.Broadcast()
 }
 
 // whyNot is a fault's word for an error of the disk.
@@ -186,7 +194,11 @@ func whyNot(err error) string {
 	return "it cannot be read: " + err.Error()
 }
 
-const changed = "it changed while it was read"
+// The words of faults that several places have.
+const (
+	changed   = "it changed while it was read"
+	calledOff = "it took too long, or was called off"
+)
 
 // list looks at every name of one folder, and returns what is left to do there.
 func (w *walker) list(j job) []job {
@@ -389,7 +401,7 @@ func hashFile(ctx context.Context, root int, e *Entry, h hash.Hash, buf []byte) 
 			return 0, sum, changed // it grows, perhaps faster than it is read
 		}
 		if ctx.Err() != nil {
-			return 0, sum, "it took too long, or was called off"
+			return 0, sum, calledOff
 		}
 		h.Write(buf[:n])
 	}
