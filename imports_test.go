@@ -30,6 +30,7 @@ var importTable = []row{
 	{"commands", []string{"nip"}, "sees a task through an interface of its own, so that decisions stay pure"},
 	{"queue", []string{"nip", "commands"}, "rules over the journal's entries, in the journal's transaction"},
 	{"owner/gitguard", nil, "runs git and nothing else"},
+	{"owner/snapshot", nil, "looks at a folder and knows of no task"},
 	{"owner", []string{"nip", "sandbox", "owner"}, "the only code that executes; nip for identifiers"},
 	{"host/client", []string{"nip", "relay"}, "outsiders import it: it must not drag the host along"},
 	{"host", []string{"nip", "commands", "queue", "owner"}, "declares the transport and the probe it needs; cmd joins them to relay and sandbox"},

@@ -19,7 +19,7 @@ import (
 
 // Check verifies every durable file of the store, read-only, and calls report
 // for each with its absolute path: every log replayed from its header, with
-// all its commands reserved, its grants kept and its transcripts as sealed;
+// all its commands reserved, its grants and retained changes kept and its transcripts as sealed;
 // every identity shard; every blob against its name. It may run beside
 // writers. ErrCorrupt when anything was reported as not ok.
 func (s *Store) Check(report func(path string, ok bool, detail string)) error {
@@ -113,6 +113,12 @@ func (c *checker) task(dir string) {
 	for _, r := range runs {
 		if r.Result != nil {
 			c.file(d, r.Admission.TraceFile, func() error { return sealedTrace(d, r) })
+		}
+		if r.Result != nil && r.Result.Artifacts != "" {
+			if err := c.s.keptWhole(st.id, &r); err != nil {
+				hash := strings.TrimPrefix(string(r.Result.Artifacts), "sha256:")
+				c.file(c.s.blobs, hash[:2]+"/"+hash, func() error { return fmt.Errorf("changes of task %s: %w", st.id, err) })
+			}
 		}
 		g := r.Admission.GrantDigest
 		if _, err := c.s.GetBlob(g, MaxCommand); err != nil {

@@ -56,8 +56,9 @@ func (e *execution) collect(ctx, keep context.Context, p *sandbox.Process, tr *t
 
 // finish seals the transcript and records the result. The order is the promise: the result names a digest of bytes
 // that are already durable. A crash before the result leaves a run that Settle ends; one after it changes nothing.
-func (e *execution) finish(ctx context.Context, tr *transcript, ev observed) (Task, error) {
+func (e *execution) finish(ctx context.Context, tr *transcript, a *admittedTurn, ev observed) (Task, error) {
 	r := resultFrom(ev)
+	left := e.lookAfter(ctx, a, &r)
 	var reply string
 	r.Reply, r.Ask, reply = replyOf(ev.sandbox)
 	if r.Ask != "" {
@@ -68,7 +69,7 @@ func (e *execution) finish(ctx context.Context, tr *transcript, ev observed) (Ta
 			"ending": r.Ending, "exit_code": r.ExitCode, "signal": ev.sandbox.Signal, "fault": ev.sandbox.Fault,
 			"elapsed_ms": r.ElapsedMS, "stdout_bytes": ev.sandbox.Stdout, "stderr_bytes": ev.sandbox.Stderr,
 			"output_incomplete": r.OutputIncomplete, "stop_requested": r.StopRequested,
-			"reply_file": reply, "ask": r.Ask, "confinement": jsonOf(ev.sandbox.Report), "cleanup": jsonOf(ev.sandbox.Cleanup),
+			"reply_file": reply, "ask": r.Ask, "candidate_snapshot": r.Candidate, "candidate": left, "confinement": jsonOf(ev.sandbox.Report), "cleanup": jsonOf(ev.sandbox.Cleanup),
 		}})
 	}
 	return e.conclude(ctx, tr, r, ev.broken)
@@ -142,7 +143,8 @@ func (e *execution) openTranscript(ctx context.Context, a *admittedTurn) (*trans
 	pinned := run.Admission
 	steps = append(steps, traceStep{source: "system", message: "admitted", extra: map[string]any{
 		"grant_digest": pinned.GrantDigest, "adapter": pinned.Adapter, "source_revision": pinned.SourceRevision,
-		"program_digest": pinned.ProgramDigest, "prompt_digest": pinned.Prompt, "read_revision": pinned.ReadRevision,
+		"source_snapshot": pinned.SourceSnapshot,
+		"program_digest":  pinned.ProgramDigest, "prompt_digest": pinned.Prompt, "read_revision": pinned.ReadRevision,
 		"network": pinned.Network, "intent_digest": t.IntentDigest, "write_workspace": e.grant.Write, "git": e.grant.Git,
 		"read_paths": len(a.spec.Read), "environment": e.grant.Environment, "wall_seconds": e.grant.WallSeconds,
 		"stream_bytes": e.grant.StreamBytes, "memory_bytes": e.grant.MemoryBytes, "slot": a.spec.Slot,

@@ -18,14 +18,14 @@ import (
 //
 //  1. take owner.lock (30 s, else store_busy); the task is queued without a run, and the grant names its intent and
 //     revision, or nothing happens at all;
-//  2. find the place (worktree.go), the program and its digest, the commit, the secrets; what is missing here ends the
-//     turn as not started, with a cause that names no path;
+//  2. find the place (worktree.go) and its snapshot (source.go), the program and its digest, the commit, the secrets;
+//     what is missing here ends the turn as not started, with a cause that names no path;
 //  3. `admitted` durable: from here on the turn has a run, and ends with a result or is settled;
 //  4. the transcript: prompt, consumed corrections, admission; then the sandbox, its program held at a gate;
-//  5. under the task's lock: no cancel was asked, the program is still the pinned one, `effect_intent` durable,
-//     `spawned` durable. A cancel acknowledged before this is followed by no effect; one after it stops the program;
+//  5. the workspace still has the pinned snapshot; then, under the task's lock: no cancel was asked, the program is
+//     still the pinned one, `effect_intent` durable, `spawned` durable. A cancel acknowledged before this is followed by no effect; one after it stops the program;
 //  6. the gate opens. A crash before it means that nothing ran: the program's first process dies with its owner;
-//  7. evidence, then `result` durable.
+//  7. evidence, the candidate's snapshot, then `result` durable.
 //
 // The end of ctx stops the turn politely and still records it. A refusal is an *Error: of step 1 with nothing
 // written, of step 2 with the turn ended (a cause is in the returned task). A turn that was admitted returns no error
@@ -95,9 +95,12 @@ func (e *execution) run(ctx, keep context.Context, a *admittedTurn) (Task, error
 	if err != nil {
 		return e.refused(keep, tr, true, err) // nothing ran and nothing is left
 	}
-	verdict, err := e.dispatch(ctx, keep, a, p)
+	verdict, err := e.holdSource(ctx, a)
+	if verdict == undecided {
+		verdict, err = e.dispatch(ctx, keep, a, p)
+	}
 	if verdict == dispatched {
-		return e.finish(keep, tr, e.collect(ctx, keep, p, tr))
+		return e.finish(keep, tr, a, e.collect(ctx, keep, p, tr))
 	}
 	p.Stop()
 	clear := p.Wait().Cleanup.Confirmed // behind its gate nothing of the program ever ran

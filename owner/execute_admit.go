@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"holdfast/owner/snapshot"
 	"holdfast/sandbox"
 )
 
@@ -23,6 +24,8 @@ type admittedTurn struct {
 	program program
 	spec    sandbox.Spec
 	unread  []Correction // corrections that this turn is the first to read
+	place   place
+	source  *snapshot.Tree // the workspace as it was pinned
 }
 
 // program is the pinned executable. Two observations of one program are equal.
@@ -107,6 +110,10 @@ func (e *execution) observe(ctx context.Context, t *Task, grantBytes []byte) (*a
 	if err != nil {
 		return nil, nil, err
 	}
+	source, err := e.pinSource(ctx, at.workspace)
+	if err != nil {
+		return nil, nil, err
+	}
 	exe, err := pinProgram(g.Program)
 	if err != nil {
 		return nil, nil, err
@@ -153,11 +160,12 @@ func (e *execution) observe(ctx context.Context, t *Task, grantBytes []byte) (*a
 	}
 	ad := &Admission{
 		GrantDigest: digest, Adapter: g.Adapter, Workspace: at.workspace, SourceRevision: at.commit,
-		Program: exe.path, ProgramDigest: exe.digest, Network: g.Network,
+		SourceSnapshot: treeDigest(source),
+		Program:        exe.path, ProgramDigest: exe.digest, Network: g.Network,
 		Prompt: DigestOf([]byte(prompt)), ReadRevision: t.Revision, TraceFile: TraceName(t.Turn()),
 		Owner: owner, At: e.now().UnixMilli(),
 	}
-	return &admittedTurn{program: exe, spec: spec, unread: unread(t)}, ad, nil
+	return &admittedTurn{program: exe, spec: spec, unread: unread(t), place: at, source: source}, ad, nil
 }
 
 // networkOf is the sandbox's word for the grant's.

@@ -69,7 +69,7 @@ func (d *grantDocument) ours() []*jsontext.Value {
 // ParseGrant reads an execution grant of either schema: strict JSON (no duplicate or unknown member, valid UTF-8),
 // closed, at most 64 KiB. Of our own schema every member is required, null where unused. The error is an *Error:
 // invalid_command, or unsupported_schema for another schema and for what this version cannot do yet (checks,
-// adapters with a configuration, source snapshots). It opens nothing: whether the named program and paths exist is
+// adapters with a configuration). It opens nothing: whether the named program and paths exist is
 // asked at admission.
 func ParseGrant(b []byte) (Grant, error) {
 	if len(b) > maxGrantBytes {
@@ -123,7 +123,9 @@ func (r *grantReader) read(g *Grant, d *grantDocument) {
 	r.must(identifier(string(g.TaskID), ""), "task_id is no identifier")
 	g.IntentDigest = r.digest("intent_digest", d.IntentDigest)
 	g.ExpectedRevision = r.number("expected_revision", d.ExpectedRevision, 1, 1<<53-1)
-	r.unsupported("expected_source_snapshot", d.ExpectedSnapshot)
+	if string(d.ExpectedSnapshot) != "null" {
+		g.ExpectedSnapshot = r.digest("expected_source_snapshot", d.ExpectedSnapshot)
+	}
 	r.unsupported("requirements", d.Requirements)
 	r.unsupported("adapter_configuration", d.Configuration)
 	g.Program = r.text("program", d.Program, 2, maxGrantPath)

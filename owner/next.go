@@ -217,6 +217,8 @@ func admitted(n, t *Task, epoch Epoch, a Admission) error {
 		return malformed("workspace and program are absolute paths")
 	case a.SourceRevision != "" && !revisionName(a.SourceRevision):
 		return malformed("source_revision is a full Git object name")
+	case a.SourceSnapshot != "" && !a.SourceSnapshot.valid():
+		return malformed("source_snapshot is sha256: and 64 lowercase hex characters")
 	case !document(a.Network, true):
 		return malformed("network is a JSON value of at most %d bytes", maxDocument)
 	case a.Owner.PID <= 0:
@@ -282,6 +284,10 @@ func checkResult(run *Run, r Result) error {
 		return malformed("an ending is one line of at most %d bytes", maxEnding)
 	case !r.TraceDigest.valid():
 		return malformed("the transcript digest is sha256: and 64 lowercase hex characters")
+	case r.Candidate != "" && (!r.Candidate.valid() || !r.GroupClear || run.Process == nil):
+		return malformed("a candidate is the snapshot that a program left of which nothing runs any more")
+	case r.Artifacts != "" && (!r.Artifacts.valid() || r.Candidate == ""):
+		return malformed("retained changes lead to a candidate")
 	case r.ElapsedMS < 0:
 		return malformed("the elapsed time is not negative")
 	case r.ExitCode != nil && r.Ending != fmt.Sprintf("exit %d", *r.ExitCode) && r.Ending != EndingAskedQuestion && r.Ending != EndingAskedApproval:

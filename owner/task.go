@@ -151,6 +151,7 @@ type Admission struct {
 	Adapter        string           `json:"adapter"`
 	Workspace      string           `json:"workspace"` // canonical
 	SourceRevision string           `json:"source_revision,omitempty"`
+	SourceSnapshot Digest           `json:"source_snapshot,omitempty"` // of the workspace; absent in logs before snapshots
 	Program        string           `json:"program"`
 	ProgramDigest  Digest           `json:"program_digest"`
 	Network        json.RawMessage  `json:"network"`
@@ -170,9 +171,11 @@ type Result struct {
 	ElapsedMS        int64           `json:"elapsed_ms"`
 	TraceDigest      Digest          `json:"trace_digest"`
 	OutputIncomplete bool            `json:"output_incomplete"`
-	Reply            string          `json:"reply,omitempty"` // at most 32 KiB
-	Ask              string          `json:"ask,omitempty"`   // "", "question", "approval"
-	CostStatus       string          `json:"cost_status"`     // "unknown" unless reported
+	Candidate        Digest          `json:"candidate_snapshot,omitempty"` // of the workspace as the turn left it, where all of it was seen
+	Artifacts        Digest          `json:"artifact_digest,omitempty"`    // the manifest of what it changed, a blob
+	Reply            string          `json:"reply,omitempty"`              // at most 32 KiB
+	Ask              string          `json:"ask,omitempty"`                // "", "question", "approval"
+	CostStatus       string          `json:"cost_status"`                  // "unknown" unless reported
 	Confinement      json.RawMessage `json:"confinement,omitempty"`
 	Cleanup          json.RawMessage `json:"cleanup,omitempty"`
 	At               int64           `json:"at"`
@@ -247,7 +250,7 @@ type Grant struct {
 	TaskID           TaskID
 	IntentDigest     Digest
 	ExpectedRevision int64
-	ExpectedSnapshot string // "" where null or absent
+	ExpectedSnapshot Digest // "" where null or absent
 	Program          string
 	Arguments        []string
 	Write            bool

@@ -36,7 +36,7 @@ func (g *globals) readStore() (*owner.Store, error) {
 
 func taskCommand(g *globals) *cobra.Command {
 	c := &cobra.Command{Use: "task", Short: "Tasks, as the person at the machine sees them"}
-	c.AddCommand(taskNew(g), taskStop(g), taskList(g), taskShow(g), taskView(g), taskStart(g), taskExecute(g))
+	c.AddCommand(taskNew(g), taskStop(g), taskList(g), taskShow(g), taskView(g), taskStart(g), taskExecute(g), taskArtifact(g), taskDiff(g))
 	for _, verb := range []string{"submit", "correct", "cancel", "continue"} {
 		c.AddCommand(taskApply(g, verb))
 	}

@@ -16,8 +16,8 @@ var (
 	ErrNoCommit = errors.New("the repository has no commit; make a first commit")
 	// ErrFilter is returned for a tree that needs a content filter, which would run a program.
 	ErrFilter = errors.New("the tree needs a content filter such as Git LFS, which is not run")
-	// ErrOutput is returned when git says more than 64 KiB.
-	ErrOutput = errors.New("git said more than 64 KiB")
+	// ErrOutput is returned when git says more than its call may read.
+	ErrOutput = errors.New("git said more than may be read")
 	// ErrNoGit is returned where no root-owned git is installed.
 	ErrNoGit = errors.New("git is not installed in a system folder; install it with the package manager")
 )

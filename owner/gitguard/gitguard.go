@@ -9,7 +9,9 @@
 //
 // Its noun is the Repo: a top level, its Git directory and the common directory that linked worktrees share. Find
 // reads these from the file system without running git. Head names the commit that is checked out; AddWorktree
-// makes a linked, detached, locked worktree of a commit; RemoveWorktree takes exactly that one away again.
+// makes a linked, detached, locked worktree of a commit; RemoveWorktree takes exactly that one away again. Contents
+// reads files of a commit out of the object store, and Patch compares bytes that the caller has, in a repository
+// made for it: neither looks at a working tree.
 //
 // Content filters (the filter attribute, Git LFS) run programs by design. A tree that asks for one is refused with
 // ErrFilter before any file is written; nothing is checked out unfiltered behind the user's back either.
@@ -19,7 +21,7 @@
 // clears.
 //
 // Limits: the fixed git binary is trusted; so is the operator who named the repository. The package does not lock:
-// git's own lock files serialise writers of one repository. Any goroutine may call. It never commits, fetches,
+// git's own lock files serialise writers of one repository. Any goroutine may call. It never commits to it, fetches,
 // merges, or runs in a tree that a turn has written.
 package gitguard
 
@@ -66,9 +68,11 @@ type call struct {
 	args []string
 	// magic lets this call use attribute pathspecs, which are otherwise off.
 	magic bool
+	stdin []byte
+	most  int // bytes of output, maxOutput where 0
 }
 
-// run returns git's standard output, at most 64 KiB. ErrOutput is returned beyond that, ErrNoGit where no trusted
+// run returns git's standard output, at most c.most bytes. ErrOutput is returned beyond that, ErrNoGit where no trusted
 // git is installed, *ExitError where git refused.
 func run(ctx context.Context, c call) ([]byte, error) {
 	git, err := binary(candidates)
@@ -87,7 +91,13 @@ func run(ctx context.Context, c call) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, git, append(args, c.args...)...)
 	cmd.Dir = c.repo.Top
 	cmd.Env = environment(c.repo)
-	stdout, stderr := &bounded{max: maxOutput}, &bounded{max: maxOutput, drop: true}
+	if c.most == 0 {
+		c.most = maxOutput
+	}
+	if c.stdin != nil {
+		cmd.Stdin = bytes.NewReader(c.stdin)
+	}
+	stdout, stderr := &bounded{max: c.most}, &bounded{max: maxOutput, drop: true}
 	cmd.Stdout, cmd.Stderr = stdout, stderr
 	// git starts helpers of its own; the deadline ends the whole group, and pipes that a survivor holds are let go.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

@@ -1,0 +1,5 @@
+//go:build !linux
+
+package snapshot
+
+func useChain(bool) (restore func()) { return func() {} }
