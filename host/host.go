@@ -48,6 +48,7 @@ type RelayHealth struct {
 	Authenticated bool           `json:"authenticated"`
 	Since         int64          `json:"since"`
 	LastError     string         `json:"last_error"`
+	Gap           int64          `json:"gap"`     // seconds: the longest time in which the host did not listen there
 	Waiting       int            `json:"waiting"` // events that wait in the outbox for this relay; filled in by status
 }
 

@@ -42,7 +42,19 @@ func (r *rig) operator() {
 			r.t.Error(err)
 		}
 	})
-	r.until("the socket", func() bool { _, err := os.Stat(filepath.Join(r.home, socketName)); return err == nil })
+	// Its file is there a moment before anybody listens.
+	r.until("the socket", func() bool {
+		addr, release, err := socketAddress(r.home)
+		if err != nil {
+			return false
+		}
+		defer release()
+		conn, err := net.Dial("unix", addr)
+		if err == nil {
+			conn.Close()
+		}
+		return err == nil
+	})
 }
 
 // Each verb gives the same over the socket of a host and on a store that was

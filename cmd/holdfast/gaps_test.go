@@ -107,6 +107,11 @@ func TestGaps(t *testing.T) {
 				if n := o.named(); n != row.after {
 					t.Errorf("%d words after the gap, want %d", n, row.after)
 				}
+				// The status has the longest of all, in seconds, the time to begin with too.
+				want := int64(max(row.first, row.gap) / time.Second)
+				if got := o.Relays()[0].Gap; got < want || got > want+75 {
+					t.Errorf("a gap of %d s, want about %d", got, want)
+				}
 				time.Sleep(time.Hour)
 				if n := o.named(); n != 0 {
 					t.Errorf("%d words in a quiet hour", n)

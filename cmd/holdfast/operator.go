@@ -16,6 +16,7 @@ import (
 	"holdfast/host"
 	"holdfast/nip"
 	"holdfast/owner"
+	"holdfast/relay"
 	"holdfast/sandbox"
 )
 
@@ -60,6 +61,9 @@ func writeStatus(w io.Writer, home string, st host.Status) {
 		}
 		if r.LastError != "" && r.State != "open" {
 			note += " (" + r.LastError + ")"
+		}
+		if longest := time.Duration(r.Gap) * time.Second; longest >= relay.GapReported {
+			note += fmt.Sprintf(", was not heard for up to %s", longest)
 		}
 		if r.Waiting > 0 {
 			note += fmt.Sprintf(", %d events wait for it", r.Waiting)

@@ -152,6 +152,7 @@ func (l *links) Relays() []host.RelayHealth {
 		h := link.Health()
 		out = append(out, host.RelayHealth{
 			URL: h.URL, Also: l.names(link)[1:], State: h.State, Authenticated: h.Authenticated, Since: h.Since.Unix(), LastError: h.LastError,
+			Gap: int64(h.Gap / time.Second),
 		})
 	}
 	return out
