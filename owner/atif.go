@@ -50,12 +50,12 @@ type atifStep struct {
 
 // atifStepExtra is what ATIF has no place for.
 type atifStepExtra struct {
-	Turn   int            `json:"turn"`
-	Line   int64          `json:"line"`    // of the turn's transcript
-	StepID int64          `json:"step_id"` // in the turn's transcript
-	At     int64          `json:"at"`      // ms
-	Extra  jsontext.Value `json:"extra,omitempty"`
-	Other  jsontext.Value `json:"other,omitempty"` // members of the record that this version does not know
+	Turn   int                       `json:"turn"`
+	Line   int64                     `json:"line"`    // of the turn's transcript
+	StepID int64                     `json:"step_id"` // in the turn's transcript
+	At     int64                     `json:"at"`      // ms
+	Extra  jsontext.Value            `json:"extra,omitempty"`
+	Other  map[string]jsontext.Value `json:"other,omitempty"` // members of the record that this version does not know
 }
 
 // atifTurn is one turn in the root's extra.
@@ -238,20 +238,22 @@ func (x *atifWriter) step(run *Run, facts *traceFacts, number int64, line []byte
 		return errExport{context.Cause(x.ctx)}
 	}
 	var d struct {
-		Type    string         `json:"type"`
 		StepID  int64          `json:"step_id"`
 		At      int64          `json:"at"`
 		Source  string         `json:"source"`
 		Message string         `json:"message"`
 		Extra   jsontext.Value `json:"extra"`
-		Other   jsontext.Value `json:",embed"`
 	}
-	if err := lax(line, &d); err != nil {
+	other := map[string]jsontext.Value{}
+	if err := errors.Join(lax(line, &d), lax(line, &other)); err != nil {
 		return errExport{fmt.Errorf("a step that was sound cannot be decoded: %w", err)}
+	}
+	for _, known := range []string{"type", "step_id", "at", "source", "message", "extra"} {
+		delete(other, known)
 	}
 	x.steps++
 	out := atifStep{StepID: x.steps, Source: d.Source, Message: d.Message, Extra: atifStepExtra{
-		Turn: run.Turn, Line: number, StepID: d.StepID, At: d.At, Extra: d.Extra, Other: d.Other,
+		Turn: run.Turn, Line: number, StepID: d.StepID, At: d.At, Extra: d.Extra, Other: other,
 	}}
 	if d.At >= 0 && d.At <= lastTime {
 		out.Timestamp = time.UnixMilli(d.At).UTC().Format("2006-01-02T15:04:05.000Z")
@@ -300,7 +302,7 @@ func (x *atifWriter) finish() error {
 }
 
 func (x *atifWriter) put(v any) error {
-	b, err := jsonv2.Marshal(v)
+	b, err := jsonv2.Marshal(v, jsonv2.Deterministic(true)) // the same transcript, the same document
 	if err == nil {
 		_, err = x.w.Write(b)
 	}

@@ -48,7 +48,8 @@ type traceMap interface {
 	refs(from, n int) ([]traceRef, error)
 	// believe judges the bytes that stand where step i is said to be, whose chain holds.
 	believe(i int, line []byte) error
-	// broken is what it means that the bytes of a step are not those that the chain binds.
+	// broken is what it means that a step or a cursor does not have the chain that m binds: errStale of what was
+	// read, errIndex of what an index only says.
 	broken() error
 }
 
@@ -272,12 +273,13 @@ func (w *traceFacts) judge(b []byte, last bool, session string, lastStep *int64)
 	switch head.Type {
 	case "session":
 		var d struct {
-			ID    string `json:"id"`
-			At    int64  `json:"at"`
-			Agent struct {
-				Name    string `json:"name"`
-				Version string `json:"version"`
-			} `json:"agent"`
+			ID    string         `json:"id"`
+			At    int64          `json:"at"`
+			Agent jsontext.Value `json:"agent"`
+		}
+		var agent struct {
+			Name    string `json:"name"`
+			Version string `json:"version"`
 		}
 		switch {
 		case w.ended:
@@ -287,7 +289,10 @@ func (w *traceFacts) judge(b []byte, last bool, session string, lastStep *int64)
 		case lax(b, &d) != nil || d.ID != session:
 			return "bad_session"
 		}
-		w.session, w.agentName, w.agentVersion = true, d.Agent.Name, d.Agent.Version
+		w.session = true
+		if d.Agent != nil && lax(d.Agent, &agent) == nil { // for display: a session is one without it, too
+			w.agentName, w.agentVersion = agent.Name, agent.Version
+		}
 		return ""
 	case "step":
 		var d struct {

@@ -130,7 +130,7 @@ func (v View) page(f atomicfile.File, m traceMap, failed error, limit, stepLimit
 	}
 	if c != nil {
 		if from = c.NextStep; from > facts.total {
-			return View{}, errStale
+			return View{}, m.broken()
 		}
 	}
 	before, err := m.prefix(from)
@@ -138,7 +138,7 @@ func (v View) page(f atomicfile.File, m traceMap, failed error, limit, stepLimit
 		return View{}, err
 	}
 	if c != nil && c.PrefixDigest != digestOf(before) {
-		return View{}, errStale
+		return View{}, m.broken() // an index alone never calls a cursor stale
 	}
 	after, err := v.fill(f, m, before, from, limit, stepLimit)
 	if err != nil {
