@@ -66,7 +66,7 @@ func (r *Relay) allow(key nip.PubKey, address string, ev *nip.Event) error {
 		return future
 	case ended(expiration(ev), r.o.Now()):
 		return expired
-	case class == Stranger && !r.o.Served(nip.PubKey(recipientOf(ev))):
+	case !r.mayWrite(key, class, nip.PubKey(recipientOf(ev))):
 		return notServed
 	case class == Stranger && len(ev.Content) > strangerEvent:
 		return tooLarge
@@ -74,6 +74,14 @@ func (r *Relay) allow(key nip.PubKey, address string, ev *nip.Event) error {
 		return tooFast
 	}
 	return nil
+}
+
+// mayWrite reports whether key may leave something for to.
+func (r *Relay) mayWrite(key nip.PubKey, class Class, to nip.PubKey) bool {
+	if r.o.Served == nil {
+		return class == Member
+	}
+	return r.o.Served(to) || class == Member && r.o.Served(key)
 }
 
 // file makes the record of what key publishes.

@@ -42,9 +42,12 @@ type Options struct {
 	// Also are further names of the same relay: its loopback address beside
 	// the wss name of a TLS proxy. A delivery carries the one that the
 	// publisher authenticated with.
-	Also   []nip.RelayURL
-	Class  func(nip.PubKey) Class // nil: everyone is Member (relay serve alone)
-	Served func(nip.PubKey) bool  // hosts that a stranger may write to; nil: none
+	Also  []nip.RelayURL
+	Class func(nip.PubKey) Class // nil: everyone is Member (relay serve alone)
+	// Served are the hosts. Everybody else writes to them only, so that no device
+	// fills the room of another. nil: members write to whom they like (relay serve
+	// alone), strangers to nobody.
+	Served func(nip.PubKey) bool
 	// AllowPlain lets Serve take a listener that other machines reach, without
 	// TLS. Whoever is on the path then sees who talks to whom, when and how
 	// much, may drop what it likes, and may log in as a client by passing its
@@ -78,9 +81,6 @@ func Open(o Options) (*Relay, error) {
 	}
 	if o.Class == nil {
 		o.Class = func(nip.PubKey) Class { return Member }
-	}
-	if o.Served == nil {
-		o.Served = func(nip.PubKey) bool { return false }
 	}
 	for _, name := range append([]nip.RelayURL{o.Name}, o.Also...) {
 		if err := nip.CheckRelay(name, true); err != nil {

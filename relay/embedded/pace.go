@@ -13,6 +13,10 @@ import (
 const (
 	paceBurst = 64   // at once
 	paceRate  = 20.0 // a second after that
+	// paceDebt is the most that can be missing: a message waits in a connection,
+	// so what is owed beyond that is owed by connections that are gone, and whoever
+	// comes next from the address, as everybody behind a proxy does, is not to pay it.
+	paceDebt = paceBurst + maxConns
 )
 
 // paces counts messages that are no member's by address.
@@ -53,7 +57,7 @@ func (p *paces) take(address string, now time.Time) time.Duration {
 			p.of[address] = b
 		}
 	}
-	b.used = max(0, b.used-now.Sub(b.at).Seconds()*paceRate) + 1
+	b.used = min(max(0, b.used-now.Sub(b.at).Seconds()*paceRate)+1, paceDebt)
 	b.at = now
 	return time.Duration(max(0, b.used-paceBurst) / paceRate * float64(time.Second))
 }

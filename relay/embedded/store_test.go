@@ -462,3 +462,36 @@ func TestStoreFileIsPrivate(t *testing.T) {
 		})
 	}
 }
+
+// TestMembersWriteToHosts: where there are hosts, no device fills the room of
+// another; a relay by itself knows none, and members write to whom they like.
+func TestMembersWriteToHosts(t *testing.T) {
+	host, one, two := relaytest.Key(t), relaytest.Key(t), relaytest.Key(t)
+	for _, row := range []struct {
+		name     string
+		alone    bool
+		from, to nip.SecretKey
+		taken    bool
+	}{
+		{"a device to the host", false, one, host, true},
+		{"the host to a device", false, host, one, true},
+		{"the host to itself", false, host, host, true},
+		{"a device to another", false, one, two, false},
+		{"a device to itself", false, one, one, false},
+		{"a relay without hosts", true, one, two, true},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			_, url := open(t, func(o *embedded.Options) {
+				if !row.alone {
+					o.Served = func(k nip.PubKey) bool { return k == host.Public() }
+				}
+			})
+			p := connect(t, url)
+			p.login(row.from)
+			got := p.publish(event(t, row.from, row.to.Public(), "x"))
+			if (got == "true") != row.taken {
+				t.Fatalf("the relay said %q", got)
+			}
+		})
+	}
+}
