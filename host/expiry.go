@@ -38,12 +38,19 @@ func (h *Host) accessChanged() (gone []nip.PubKey) {
 // last change. It sorts traffic and grants nothing.
 func (h *Host) isMember(key string) bool { return (*h.members.Load())[key] }
 
+// Principals lists the owner and the devices with an active grant, so that a
+// relay of this process can tell them from strangers before the host runs.
+func (c *Core) Principals() ([]nip.PubKey, error) {
+	keys, _, err := c.principals()
+	return keys, err
+}
+
 // principals lists the owner and the active devices, and when the next grant
 // among them runs out (0: none).
-func (h *Host) principals() (keys []nip.PubKey, next int64, err error) {
-	keys = []nip.PubKey{h.owner}
-	err = h.db.View(func(tx *bbolt.Tx) error {
-		recs, err := h.activeGrants(tx, h.now())
+func (c *Core) principals() (keys []nip.PubKey, next int64, err error) {
+	keys = []nip.PubKey{c.owner}
+	err = c.db.View(func(tx *bbolt.Tx) error {
+		recs, err := c.activeGrants(tx, c.now())
 		for _, r := range recs {
 			keys = append(keys, r.Grant.Device)
 			if next == 0 || r.Grant.ExpiresAt < next {

@@ -116,13 +116,18 @@ func (l *links) pump(sub *relay.Subscription, known bool) {
 
 func (l *links) Inbound() <-chan host.Inbound { return l.inbound }
 
-// Authors replaces the set and renews the subscriptions that name it.
-func (l *links) Authors(keys []nip.PubKey) {
+// members replaces the set of those who are no strangers.
+func (l *links) members(keys []nip.PubKey) {
 	set := make(map[nip.PubKey]bool, len(keys))
 	for _, k := range keys {
 		set[k] = true
 	}
 	l.authors.Store(&set)
+}
+
+// Authors replaces the set and renews the subscriptions that name it.
+func (l *links) Authors(keys []nip.PubKey) {
+	l.members(keys)
 	for _, s := range l.known {
 		s.Renew()
 	}

@@ -87,6 +87,13 @@ func (g *globals) build(ctx context.Context, o serveOptions, onEvent func(host.E
 			p.close()
 		}
 	}()
+	// Before the relay lets anybody in: until the host runs a device would be a
+	// stranger, and not be shown what waits for it.
+	members, err := core.Principals()
+	if err != nil {
+		return nil, err
+	}
+	p.links.members(members)
 	var list []relay.Link
 	var served []nip.RelayURL
 	local := nip.RelayURL("")

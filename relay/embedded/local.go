@@ -236,7 +236,7 @@ func (s *localSub) session() (pause time.Duration, ended bool) {
 		return retryRefused, false
 	}
 	for _, h := range hits {
-		rec, err := r.store.load(h.id, r.o.Now())
+		rec, err := r.stored(l.key, h.id)
 		if err != nil || rec == nil || !r.reg.sending(reg, h.id) {
 			continue
 		}

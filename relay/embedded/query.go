@@ -71,6 +71,16 @@ func (st *store) load(id [32]byte, now time.Time) (r *record, err error) {
 	return r, err
 }
 
+// stored is load for who is shown it. A stranger sees its exchange as a stranger
+// and nothing else: a key that was paired once has lost what it was sent then.
+func (r *Relay) stored(key nip.PubKey, id [32]byte) (*record, error) {
+	rec, err := r.store.load(id, r.o.Now())
+	if rec != nil && !rec.stranger && r.o.Class(key) != Member {
+		return nil, err
+	}
+	return rec, err
+}
+
 // query is one filter over the two indexes of one key.
 type query struct {
 	self         [32]byte

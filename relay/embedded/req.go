@@ -43,7 +43,7 @@ func (c *conn) onReq(m message) error {
 		return nil
 	}
 	for _, h := range hits {
-		rec, err := c.r.store.load(h.id, c.r.o.Now())
+		rec, err := c.r.stored(c.key, h.id)
 		if err != nil || rec == nil || !c.r.reg.sending(l, h.id) {
 			continue // it left between the look-up and now
 		}

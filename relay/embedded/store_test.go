@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -494,4 +495,42 @@ func TestMembersWriteToHosts(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRevokedReadsNothing: what was sent to a key while it was paired is not
+// shown to it as a stranger, by any way of asking; what it is told as a stranger
+// is, and all of it once it is paired again.
+func TestRevokedReadsNothing(t *testing.T) {
+	host, device := relaytest.Key(t), relaytest.Key(t)
+	var paired atomic.Bool
+	paired.Store(true)
+	r, url := open(t, func(o *embedded.Options) {
+		o.Class = func(k nip.PubKey) embedded.Class {
+			if k == device.Public() && !paired.Load() {
+				return embedded.Stranger
+			}
+			return embedded.Member
+		}
+		o.Served = func(k nip.PubKey) bool { return k == host.Public() }
+	})
+	secret := event(t, host, device.Public(), "a page")
+	relaytest.Publish(t, r.Local(host.Public()), secret)
+	relaytest.Publish(t, r.Local(device.Public()), event(t, device, host.Public(), "its own"))
+	paired.Store(false)
+	relaytest.Publish(t, r.Local(host.Public()), event(t, host, device.Public(), "revoked"))
+	sees := func(filter string, want ...string) {
+		t.Helper()
+		p := connect(t, url)
+		p.login(device)
+		got, closed := p.ask("s", filter)
+		slices.Sort(got)
+		if closed != "" || !slices.Equal(got, want) {
+			t.Errorf("%s shows %q, %q; want %q", filter, got, closed, want)
+		}
+	}
+	sees(`{}`, "revoked")
+	sees(`{"ids":["` + secret.ID + `"]}`)
+	sees(`{"authors":["` + string(device.Public()) + `"]}`)
+	paired.Store(true)
+	sees(`{}`, "a page", "its own", "revoked")
 }
