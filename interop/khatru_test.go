@@ -6,6 +6,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,15 +23,35 @@ import (
 // required to write and to read.
 func khatruRelay(t *testing.T) nip.RelayURL {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	url := "ws://" + ln.Addr().String() + "/"
+	return startKhatru(t, "127.0.0.1:0", khatruStore(t), nil).url
+}
+
+// khatruRun is one run of khatru.
+type khatruRun struct {
+	url  nip.RelayURL
+	addr string
+	kill func() // ends it as the end of its process would: no close frame, no answer
+}
+
+func khatruStore(t *testing.T) *slicestore.SliceStore {
+	t.Helper()
 	store := &slicestore.SliceStore{}
 	if err := store.Init(); err != nil {
 		t.Fatal(err)
 	}
+	return store
+}
+
+// startKhatru runs khatru over store until kill or the end of the test; change,
+// if not nil, changes its hooks first.
+func startKhatru(t *testing.T, addr string, store *slicestore.SliceStore, change func(*khatru.Relay)) khatruRun {
+	t.Helper()
+	ln, err := net.Listen("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr = ln.Addr().String()
+	url := "ws://" + addr + "/"
 	r := khatru.NewRelay()
 	r.Log = log.New(io.Discard, "", 0)
 	r.ServiceURL = url
@@ -47,10 +68,31 @@ func khatruRelay(t *testing.T) nip.RelayURL {
 	r.RejectFilter = append(r.RejectFilter, func(ctx context.Context, _ nostr.Filter) (bool, string) {
 		return khatru.GetAuthed(ctx) == "", "auth-required: authenticate to read"
 	})
-	s := &http.Server{Handler: r}
-	go s.Serve(ln)
-	t.Cleanup(func() { s.Close() })
-	return nip.RelayURL(url)
+	if change != nil {
+		change(r)
+	}
+	var mu sync.Mutex // guards conns
+	var conns []net.Conn
+	s := &http.Server{Handler: r, ConnState: func(c net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			mu.Lock()
+			conns = append(conns, c)
+			mu.Unlock()
+		}
+	}}
+	served := make(chan struct{})
+	go func() { defer close(served); s.Serve(ln) }()
+	kill := func() {
+		s.Close()
+		<-served
+		mu.Lock()
+		defer mu.Unlock()
+		for _, c := range conns {
+			c.Close() // the server no longer knows those that became websockets
+		}
+	}
+	t.Cleanup(kill)
+	return khatruRun{nip.RelayURL(url), addr, kill}
 }
 
 func TestOurClientWithKhatru(t *testing.T) {

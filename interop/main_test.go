@@ -22,15 +22,16 @@ import (
 	"holdfast/relay/relaytest"
 )
 
-// embeddedRelay runs our relay on a real socket until the test ends.
-func embeddedRelay(t *testing.T) nip.RelayURL {
+// embeddedRelay runs our relay on a real socket until the test ends. also are
+// further names of it.
+func embeddedRelay(t *testing.T, also ...nip.RelayURL) nip.RelayURL {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	url := nip.RelayURL("ws://" + ln.Addr().String() + "/")
-	r, err := embedded.Open(embedded.Options{Path: filepath.Join(t.TempDir(), "relay.db"), Name: url, Log: zerolog.Nop()})
+	r, err := embedded.Open(embedded.Options{Path: filepath.Join(t.TempDir(), "relay.db"), Name: url, Also: also, Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,8 +53,9 @@ func link(t *testing.T, url nip.RelayURL, k nip.SecretKey, life time.Duration) r
 	return l
 }
 
-// answering is a host that answers each request it is shown with "reply", and
-// counts the requests.
+// answering is a host that answers each request it is shown with "reply", in a
+// mailbox of the request's own so that no two replies are one event, and counts
+// the requests.
 func answering(t *testing.T, url nip.RelayURL, k nip.SecretKey) (requests chan string) {
 	t.Helper()
 	l := link(t, url, k, 0)
@@ -67,7 +69,7 @@ func answering(t *testing.T, url nip.RelayURL, k nip.SecretKey) (requests chan s
 		for d := range s.C() {
 			ev := d.Event.Event()
 			if replies[ev.ID] == nil {
-				replies[ev.ID] = relaytest.Event(t, k, nip.PubKey(ev.PubKey), relaytest.Mailbox('b'), time.Now().Unix(), "reply")
+				replies[ev.ID] = relaytest.Event(t, k, nip.PubKey(ev.PubKey), nip.Mailbox(ev.ID), time.Now().Unix(), "reply")
 				relaytest.Publish(t, l, replies[ev.ID])
 			}
 			requests <- ev.ID
