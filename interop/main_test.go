@@ -9,6 +9,7 @@
 package interop
 
 import (
+	"flag"
 	"net"
 	"path/filepath"
 	"testing"
@@ -21,6 +22,14 @@ import (
 	"holdfast/relay/embedded"
 	"holdfast/relay/relaytest"
 )
+
+// TestMain runs more tests at once than there are processors: they wait for
+// real time most of the time.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	flag.Set("test.parallel", "8")
+	m.Run()
+}
 
 // embeddedRelay runs our relay on a real socket until the test ends. also are
 // further names of it.
