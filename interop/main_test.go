@@ -1,6 +1,6 @@
 // Package interop holds the tests that hold this project's wire against other
 // people's software: our client against khatru, and a go-nostr client and a
-// JavaScript one against our embedded relay.
+// JavaScript one against our embedded relay, each also under faults of its own.
 //
 // It is a module of its own, so that the weight and the data races of the peers
 // stay out of the product's build and tests. It has no code that anything may
