@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -288,8 +289,8 @@ func TestSignerSendsNothing(t *testing.T) {
 func TestSlowSignerMintsAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, h, p, k := owning(t, true)
-		waited := 0
-		d.hold = patient{Keeper: k, waiting: func() { waited++ }}
+		var waited atomic.Int32 // said on a timer's goroutine
+		d.hold = patient{Keeper: k, waiting: func() { waited.Add(1) }}
 		slow := 45 * time.Second
 		k.sign = func(context.Context) error { time.Sleep(slow); slow = 0; return nil }
 		task, err := d.Create(t.Context(), nip.TaskCreate{Workspace: "demo", Title: "t", Prompt: "p"})
@@ -303,8 +304,8 @@ func TestSlowSignerMintsAnew(t *testing.T) {
 		if left := h.seen[0].ExpiresAt - time.Now().Unix(); left < 55 {
 			t.Errorf("sent with %d s left", left)
 		}
-		if waited != 1 {
-			t.Errorf("said %d times that it waits", waited)
+		if n := waited.Load(); n != 1 {
+			t.Errorf("said %d times that it waits", n)
 		}
 	})
 }
