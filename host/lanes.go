@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	workers         = 16  // requests of members handled at once
+	workers         = 64  // requests of members handled at once: they wait for the disk, and share its commits
 	strangerWorkers = 2   // requests of everybody else
 	signerBacklog   = 64  // waiting requests of one signer; more are dropped, a device retries
 	strangerBacklog = 128 // waiting requests of all strangers together

@@ -96,7 +96,7 @@ func (s *starter) run(ctx context.Context) error {
 		case all:
 			err = s.sweep(ctx)
 		case len(changed) > 0:
-			err = s.pass(ctx, changed)
+			err = s.pass(ctx, changed, false)
 		}
 		if err != nil && ctx.Err() == nil {
 			if fatal(err) {
@@ -113,7 +113,7 @@ func (s *starter) run(ctx context.Context) error {
 // sweep settles dead runs and starts what the policy admits, oldest first.
 func (s *starter) sweep(ctx context.Context) error {
 	s.seen = map[owner.TaskID]seenTask{}
-	return s.pass(ctx, s.h.index.open())
+	return s.pass(ctx, s.h.index.open(), true)
 }
 
 // read looks at a task in the store and remembers how it stands.
@@ -141,8 +141,9 @@ func occupies(status owner.Status) bool {
 }
 
 // pass is a sweep that reads the tasks named, and of the others those that may
-// be started now.
-func (s *starter) pass(ctx context.Context, ids []owner.TaskID) error {
+// be started now. Where no place is free, only a sweep of all looks at the
+// standing behind each queued turn; what takes standing away asks for one.
+func (s *starter) pass(ctx context.Context, ids []owner.TaskID, all bool) error {
 	h := s.h
 	p, digest, err := loadPolicy(h.home)
 	h.policyState(err)
@@ -179,11 +180,11 @@ func (s *starter) pass(ctx context.Context, ids []owner.TaskID) error {
 		return queued[i].id < queued[j].id
 	})
 	for _, w := range queued {
-		t := fresh[w.id]
+		t, room := fresh[w.id], p.Enabled && active < p.MaxRunning
+		if !room && (t == nil || !all) {
+			continue
+		}
 		if t == nil {
-			if !p.Enabled || active >= p.MaxRunning {
-				continue // it did not change, and there is no place for it
-			}
 			if t, err = s.read(ctx, w.id); err != nil {
 				return err
 			}

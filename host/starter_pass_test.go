@@ -13,7 +13,7 @@ func (r *rig) glance(ids ...nip.TaskID) {
 	for i, id := range ids {
 		list[i] = owner.TaskID(id)
 	}
-	if err := r.h.starter.pass(r.t.Context(), list); err != nil {
+	if err := r.h.starter.pass(r.t.Context(), list, false); err != nil {
 		r.t.Fatal(err)
 	}
 }
