@@ -2,6 +2,8 @@ package host
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -9,11 +11,15 @@ import (
 	"holdfast/owner"
 )
 
-const publishAgain = 5 * time.Second
+const (
+	publishAgain  = 5 * time.Second
+	publishSettle = 40 * time.Millisecond // a task that changes often is published once for what it did meanwhile
+)
 
-// publisher is the loop around Publish: it gathers changed tasks, publishes
-// each once however often it changed, evaluates what waits behind it, and keeps
-// presence fresh.
+// publisher is the loop around Publish: it gathers changed tasks, at once
+// evaluates what waits behind each, publishes each a moment later, once however
+// often it changed, and keeps presence fresh. A host that stops within that
+// moment publishes when it starts again.
 type publisher struct {
 	h    *Host
 	bell chan struct{}
@@ -24,8 +30,8 @@ type publisher struct {
 	welcomes  []nip.PubKey
 	announced bool
 
-	// published is the loop's own: the revision that was handled of each task.
-	published map[owner.TaskID]int64
+	// reacted is the loop's own: the revision of each task that was handled last.
+	reacted map[owner.TaskID]int64
 }
 
 // mark asks for a task to be looked at.
@@ -69,17 +75,33 @@ func (p *publisher) run(ctx context.Context) error {
 	defer beat.Stop()
 	soon := time.NewTimer(time.Hour)
 	defer soon.Stop()
+	settle := time.NewTimer(time.Hour)
+	defer settle.Stop()
 	var lastPresence time.Time
-	for {
-		tasks, welcomes, announce := p.take()
-		for _, id := range tasks {
-			if err := p.one(ctx, id); err != nil && ctx.Err() == nil {
+	due := map[owner.TaskID]bool{}
+	each := func(ids []owner.TaskID, fn func(context.Context, owner.TaskID) error) error {
+		for _, id := range ids {
+			if err := fn(ctx, id); err != nil && ctx.Err() == nil {
 				if fatal(err) {
 					return err
 				}
 				p.h.log.Error().Err(err).Str("task", string(id)).Msg("publication failed; it is tried again soon")
 				p.later(ctx, func() { p.mark(id) })
+				delete(due, id)
 			}
+		}
+		return nil
+	}
+	for {
+		tasks, welcomes, announce := p.take()
+		for _, id := range tasks {
+			if len(due) == 0 {
+				settle.Reset(publishSettle)
+			}
+			due[id] = true
+		}
+		if err := each(tasks, p.react); err != nil {
+			return err
 		}
 		if len(welcomes) > 0 {
 			if err := p.h.republish(ctx, welcomes); err != nil && ctx.Err() == nil {
@@ -119,6 +141,12 @@ func (p *publisher) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-p.bell:
+		case <-settle.C:
+			ids := slices.Collect(maps.Keys(due))
+			clear(due)
+			if err := each(ids, p.one); err != nil {
+				return err
+			}
 		case <-soon.C:
 			p.announce()
 		case <-beat.C:
@@ -136,15 +164,12 @@ func (p *publisher) later(ctx context.Context, fn func()) {
 	})
 }
 
-// one publishes a task and evaluates the commands that wait for its change.
-// A task whose evaluation fails is published all the same.
-func (p *publisher) one(ctx context.Context, id owner.TaskID) error {
+// react evaluates the commands that wait for a task's change, and lets its turn
+// start.
+func (p *publisher) react(ctx context.Context, id owner.TaskID) error {
 	t, err := p.h.store.Get(id)
-	if err != nil {
+	if err != nil || p.reacted[id] == t.Revision {
 		return err
-	}
-	if p.published[id] == t.Revision {
-		return nil
 	}
 	p.h.emit(Event{Event: "task", Task: taskLine(&t)})
 	if nip.ValidID(string(id)) {
@@ -155,12 +180,14 @@ func (p *publisher) one(ctx context.Context, id owner.TaskID) error {
 	if t.Status == owner.Queued || t.Status == owner.Finished || t.Status == owner.Cancelled {
 		p.h.starter.look(id)
 	}
+	p.reacted[id] = t.Revision
+	return nil
+}
+
+// one publishes a task as it stands.
+func (p *publisher) one(ctx context.Context, id owner.TaskID) error {
 	if err := p.h.publish(ctx, id); err != nil {
 		return err
 	}
-	if err := p.h.publishPage(ctx, id); err != nil {
-		return err
-	}
-	p.published[id] = t.Revision
-	return nil
+	return p.h.publishPage(ctx, id)
 }
