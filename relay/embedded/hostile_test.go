@@ -395,9 +395,14 @@ func TestStuckReplay(t *testing.T) {
 	w := connect(t, url)
 	w.login(author)
 	w.flood(author, victim.Public(), 60)
-	stuck := connect(t, url)
-	stuck.login(victim)
-	stuck.raw(`["REQ","s",{}]`)
+	asked := time.Now()
+	reader := func() *peer {
+		p := connect(t, url)
+		p.login(victim)
+		p.raw(`["REQ","s",{}]`)
+		return p
+	}
+	stuck := reader()
 	const n = 20
 	publish := func(to nip.PubKey) time.Duration {
 		began := time.Now()
@@ -409,6 +414,9 @@ func TestStuckReplay(t *testing.T) {
 	stuckToo, alone := publish(victim.Public()), publish(author.Public())
 	if stuckToo > 3*alone+embedded.WriteTimeout/2 {
 		t.Fatalf("publishing took %v, and %v to somebody else", stuckToo, alone)
+	}
+	if time.Since(asked) > embedded.WriteTimeout/2 {
+		stuck = reader() // on a slow machine the relay may rightly have hung up
 	}
 	for n := 0; n < 80; n++ { // it reads after all: everything is there, once
 		stuck.await("EVENT")
