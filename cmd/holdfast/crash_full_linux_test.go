@@ -14,6 +14,7 @@ import (
 
 	"holdfast/internal/skip"
 	"holdfast/nip"
+	"holdfast/relay/relaytest"
 )
 
 // diskVariable names the folder for the small disk, in the child that has
@@ -126,8 +127,22 @@ func fullDisk(t *testing.T, dir, home, relayDisk string) {
 	id := r.make("one")
 	room := filepath.Join(full, "room")
 	fill(t, room)
+	suffers := r.host
+	if home == "" {
+		suffers = relay
+	}
+	left := func() bool {
+		select {
+		case <-suffers.ended:
+			return true
+		default:
+			return false
+		}
+	}
+	// A command that was not answered in time says nothing on a slow machine:
+	// what had no room has left.
 	var taken, waits []nip.Command
-	for len(waits) == 0 && len(taken) < 60 {
+	for until := time.Now().Add(2 * time.Minute); !left() && len(taken) < 60; {
 		bounded, cancel := r.within(3 * time.Second)
 		c, _, err := r.dev.Command(bounded, nip.Command{Task: id, Action: nip.Queue, BasedOn: 1, Text: strings.Repeat("word ", 200)})
 		cancel()
@@ -138,23 +153,22 @@ func fullDisk(t *testing.T, dir, home, relayDisk string) {
 			t.Fatalf("on a full disk the host signed %v", err)
 		default:
 			waits = append(waits, c)
+			if time.Now().After(until) {
+				t.Fatal("it goes on, and takes nothing")
+			}
 		}
 	}
 	if len(waits) == 0 {
 		t.Fatalf("%d commands fitted on a full disk", len(taken))
 	}
-	suffers := r.host
-	if home == "" {
-		suffers = relay
-	}
 	select {
 	case <-suffers.ended:
-		code, said := suffers.cmd.ProcessState.ExitCode(), lastLine(suffers.errors.String())
-		if code != exitFailed || !strings.Contains(said, "no space left") || !strings.Contains(said, `"disk_full"`) {
-			t.Errorf("exit %d: %s", code, said)
-		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(relaytest.Patience):
 		t.Fatal("it goes on, and takes nothing")
+	}
+	code, said := suffers.cmd.ProcessState.ExitCode(), lastLine(suffers.errors.String())
+	if code != exitFailed || !strings.Contains(said, "no space left") || !strings.Contains(said, `"disk_full"`) {
+		t.Errorf("exit %d: %s", code, said)
 	}
 	if home != "" {
 		// Still full: a start finds room inside its files, or says what is wrong.

@@ -302,7 +302,7 @@ func (w *crashStream) spawned(ctx context.Context) {
 func (w *crashStream) settle() {
 	w.reopen()
 	w.eventually("the outbox to empty", func() bool {
-		ctx, cancel := w.within(5 * time.Second)
+		ctx, cancel := w.within(30 * time.Second)
 		defer cancel()
 		err := w.dev.Resend(ctx)
 		rows, oerr := w.dev.Outbox()
@@ -315,7 +315,7 @@ func (w *crashStream) settle() {
 			w.t.Errorf("release: %s", code)
 		}
 	}
-	until := time.Now().Add(90 * time.Second)
+	until := time.Now().Add(4 * time.Minute)
 	poll := time.NewTicker(50 * time.Millisecond)
 	defer poll.Stop()
 	for !w.atRest() {

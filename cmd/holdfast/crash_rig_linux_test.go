@@ -83,10 +83,24 @@ func (r *crashRig) policy(on bool) {
 	r.must(json.Unmarshal(raw, &p))
 	p.Enabled, p.MaxRunning = on, 3
 	p.Rules[0].Arguments = append(p.Rules[0].Arguments, r.marker)
+	script := &p.Rules[0].Arguments[1]
+	*script = strings.Replace(*script, "case \"$prompt\" in\n", "case \"$prompt\" in\n"+heldScript, 1)
 	raw, err = json.Marshal(p)
 	r.must(err)
 	_, err = host.SavePolicy(r.home, raw)
 	r.must(err)
+}
+
+// heldPrompt keeps its turn running until release says otherwise.
+const (
+	heldPrompt = "held until told"
+	heldScript = `"` + heldPrompt + `") until [ -e released ]; do sleep 0.1; done; reply='released' ask=null ;;` + "\n"
+)
+
+// release lets a turn with heldPrompt end by itself.
+func (r *crashRig) release(t owner.Task) {
+	r.t.Helper()
+	r.must(os.WriteFile(filepath.Join(t.Worktree.Path, "released"), nil, 0o600))
 }
 
 // launch starts a host and does not wait for it.
@@ -139,7 +153,7 @@ func (r *crashRig) within(d time.Duration) (context.Context, context.CancelFunc)
 // eventually waits for a condition of the store or the device.
 func (r *crashRig) eventually(what string, done func() bool) {
 	r.t.Helper()
-	ctx, cancel := r.within(30 * time.Second)
+	ctx, cancel := r.within(2 * time.Minute)
 	defer cancel()
 	poll := time.NewTicker(10 * time.Millisecond)
 	defer poll.Stop()
@@ -357,7 +371,7 @@ func (r *crashRig) shows(id nip.TaskID) nip.Phase {
 	r.t.Helper()
 	var phase nip.Phase
 	r.eventually("the device to see the task as it stands", func() bool {
-		ctx, cancel := r.within(2 * time.Second)
+		ctx, cancel := r.within(30 * time.Second)
 		defer cancel()
 		if r.dev.Refresh(ctx) != nil {
 			return false

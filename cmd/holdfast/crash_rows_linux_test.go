@@ -82,7 +82,7 @@ func crashAtReceipt(r *crashRig) {
 
 // The turn outlives its host as the same process; what waited runs once.
 func crashDuringTurn(r *crashRig) {
-	id := r.make("wait 2")
+	id := r.make(heldPrompt)
 	before := r.runs(id, 1)
 	held := r.mustGive(id, nip.Queue, "after")
 	r.host.kill()
@@ -90,18 +90,19 @@ func crashDuringTurn(r *crashRig) {
 		r.t.Error("the turn died with its host")
 	}
 	r.start()
+	r.release(before)
 	first := r.ends(id, 1)
 	if first.Result.Ending != "exit 0" || *first.Process != *before.Run.Process || first.Epoch != before.Run.Epoch || !first.Result.GroupClear {
 		r.t.Errorf("the turn ended as %+v", first.Result)
 	}
 	r.ends(id, 2)
-	r.wantNotes(id, "wait 2", "after")
+	r.wantNotes(id, heldPrompt, "after")
 	r.wantEntry(held, "applied", "")
 }
 
 // SIGTERM is Ctrl-C of a service: exit 0, the turn named and left alone.
 func stopDuringTurn(r *crashRig) {
-	id := r.make("wait 2")
+	id := r.make(heldPrompt)
 	before := r.runs(id, 1)
 	r.must(r.host.cmd.Process.Signal(syscall.SIGTERM))
 	<-r.host.ended
@@ -111,12 +112,13 @@ func stopDuringTurn(r *crashRig) {
 	if l, _, err := r.host.await(r.ctx, 0, "the turn to be named", isEvent("still_running")); err != nil || l["task"] != string(id) {
 		r.t.Errorf("%v, %v", l, err)
 	}
+	r.release(before)
 	run := r.ends(id, 1)
 	if run.Result.Ending != "exit 0" || *run.Process != *before.Run.Process {
 		r.t.Errorf("the turn ended as %+v", run.Result)
 	}
 	r.start()
-	r.wantNotes(id, "wait 2")
+	r.wantNotes(id, heldPrompt)
 	if p := r.shows(id); p != nip.PhaseCompleted {
 		r.t.Errorf("the device sees %s", p)
 	}
@@ -125,7 +127,7 @@ func stopDuringTurn(r *crashRig) {
 // A dead owner takes its turn with it: that is seen and said, and what waited
 // goes on.
 func crashOwner(r *crashRig) {
-	id := r.make("wait 60")
+	id := r.make("wait 600")
 	t := r.runs(id, 1)
 	held := r.mustGive(id, nip.Queue, "ask after")
 	if !r.signal(t.Run.Admission.Owner, syscall.SIGKILL) {
@@ -133,7 +135,7 @@ func crashOwner(r *crashRig) {
 	}
 	r.ownerEnded(id, 1)
 	r.ends(id, 2)
-	r.wantNotes(id, "wait 60", "ask after")
+	r.wantNotes(id, "wait 600", "ask after")
 	r.wantEntry(held, "applied", "")
 	if p := r.shows(id); p != nip.PhaseWaiting {
 		r.t.Errorf("the device sees %s", p)
@@ -141,7 +143,7 @@ func crashOwner(r *crashRig) {
 }
 
 func crashBoth(r *crashRig) {
-	id := r.make("wait 60")
+	id := r.make("wait 600")
 	t := r.runs(id, 1)
 	held := r.mustGive(id, nip.Queue, "after")
 	r.host.kill()
@@ -152,7 +154,7 @@ func crashBoth(r *crashRig) {
 	r.start()
 	r.ownerEnded(id, 1)
 	r.ends(id, 2)
-	r.wantNotes(id, "wait 60", "after")
+	r.wantNotes(id, "wait 600", "after")
 	r.wantEntry(held, "applied", "")
 }
 
@@ -167,7 +169,7 @@ func (r *crashRig) ownerEnded(id nip.TaskID, turn int) {
 
 // Without its first process the namespace is gone; the owner records it.
 func crashSandbox(r *crashRig) {
-	id := r.make("wait 60")
+	id := r.make("wait 600")
 	t := r.runs(id, 1)
 	r.mustGive(id, nip.Queue, "after")
 	if !r.signal(*t.Run.Process, syscall.SIGKILL) {
@@ -178,13 +180,13 @@ func crashSandbox(r *crashRig) {
 		r.t.Errorf("the turn ended as %+v", res)
 	}
 	r.ends(id, 2)
-	r.wantNotes(id, "wait 60", "after")
+	r.wantNotes(id, "wait 600", "after")
 }
 
 // Every command sent again after a restart has its first outcome, and none of
 // them happens again.
 func crashReplay(r *crashRig) {
-	id := r.make("wait 60")
+	id := r.make("wait 600")
 	running := r.runs(id, 1)
 	type told struct {
 		c   nip.Command
@@ -223,7 +225,7 @@ func crashReplay(r *crashRig) {
 	if now := r.entries(); len(now) != len(was) {
 		r.t.Errorf("replays made %d journal entries", len(now)-len(was))
 	}
-	r.wantNotes(id, "wait 60", "after")
+	r.wantNotes(id, "wait 600", "after")
 }
 
 // codeOf is what the host signed: "" for taken, a code for refused.
@@ -282,7 +284,7 @@ func crashCreate(r *crashRig) {
 // The device says stop while nobody listens; its outbox keeps it, and the next
 // presence of the host sends it.
 func crashInterrupt(r *crashRig) {
-	id := r.make("wait 60")
+	id := r.make("wait 600")
 	r.runs(id, 1)
 	r.host.kill()
 	ctx, cancel := r.within(300 * time.Millisecond)

@@ -156,7 +156,7 @@ func (s *standIn) seal(to nip.PubKey, box nip.Mailbox, a nip.Artifact) *nip.Even
 }
 
 func (s *standIn) publish(ev *nip.Event) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), relaytest.Patience)
 	defer cancel()
 	if err := s.link.Publish(ctx, ev); err != nil {
 		s.t.Errorf("publish: %v", err)
@@ -525,7 +525,7 @@ func TestDeviceCreate(t *testing.T) {
 			}
 			return readable(nip.PhaseQueued)(r)
 		})
-		code := v.run(t, "create", "--workspace", "beta", "--title", "t", "--prompt", "p", "--wait", "completed", "--timeout", "30s", "--json")
+		code := v.run(t, "create", "--workspace", "beta", "--title", "t", "--prompt", "p", "--wait", "completed", "--timeout", "120s", "--json")
 		doc := document(t, v.out.String())
 		if code != tt.exit || doc["phase"] != string(tt.last) || doc["revision"] != 2.0 {
 			t.Errorf("exit %d, %v, %s", code, doc, v.err.String())

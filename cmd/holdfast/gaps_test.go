@@ -237,7 +237,7 @@ func TestFetch(t *testing.T) {
 // there again.
 func TestNudgeWhileTheHostIsDown(t *testing.T) {
 	t.Parallel()
-	s, ctx := hostileStage(t)
+	s, ctx := stage(t)
 	addr := freePort(t)
 	p, ready := up(t, s, ctx, "--listen", addr)
 	url := ready["relay"].(string)
@@ -257,8 +257,9 @@ func TestNudgeWhileTheHostIsDown(t *testing.T) {
 	if _, _, err := alone.await(ctx, 0, "the relay", isEvent("ready")); err != nil {
 		t.Fatal(err)
 	}
-	// A nudge is left after the first silence, which is 12 s.
-	if code, msg := exitOf(t, s, ctx, "device", "send", s.task, "again", "--timeout", "20s", "--profile", s.profile("phone")); code != exitUnreachable {
+	// A nudge is left after the first silence, which is 12 s; the rest is for a
+	// machine that has much else to do.
+	if code, msg := exitOf(t, s, ctx, "device", "send", s.task, "again", "--timeout", "40s", "--profile", s.profile("phone")); code != exitUnreachable {
 		t.Fatalf("without a host: exit %d, %s", code, msg)
 	}
 	alone.end()

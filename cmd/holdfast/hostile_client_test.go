@@ -116,7 +116,7 @@ func hostileRows(a *attacked, other *foe) []hostileRow {
 		{"another digest", "", func(_ *foe, d *draft) { d.digestOf = func(s string) string { return strings.ToUpper(s) } }, silence},
 		{"another size", "", plaintext(`"size":`, `"size":1`), silence},
 		{"retained longer than the body says", "", plaintext(`"retain_until":1`, `"retain_until":2`), silence},
-		{"created_at is not issued_at", "", func(_ *foe, d *draft) { d.created = time.Now().Unix() - 1 }, silence},
+		{"created_at is not issued_at", "", func(_ *foe, d *draft) { d.created = d.body["issued_at"].(int64) - 1 }, silence},
 		{"the schema of a reply", "", func(_ *foe, d *draft) { d.schema, d.body["v"] = nip.SchemaReply, nip.SchemaReply }, silence},
 		{"the schema of a later version", "", func(_ *foe, d *draft) {
 			d.schema, d.body["v"] = "openagents.host-request.v2", "openagents.host-request.v2"
@@ -148,7 +148,8 @@ func hostileRows(a *attacked, other *foe) []hostileRow {
 		{"the relay's name, not byte for byte", "", member("relay", strings.TrimSuffix(string(a.url), "/")), silence},
 		{"a life of 61 s", "", shifted(0, 61), silence},
 		{"no life", "", shifted(0, 0), silence},
-		{"issued 65 s ahead", "", shifted(65, 60), silence},
+		// A minute is allowed; the clock goes on before the host reads it.
+		{"issued four minutes ahead", "", shifted(240, 60), silence},
 		{"issued 55 s ahead", "", shifted(55, 60), answers},
 		{"expired", "", shifted(-61, 60), silence},
 		{"an hour old", "", shifted(-3600, 60), silence},
@@ -330,18 +331,28 @@ func hostileReplay(t *testing.T) {
 	id := testID(t)
 	op := command(id, "once")
 	first := f.event(t, op, nil)
+	began := time.Now()
 	if r := f.asks(t, first); r.Outcome == nil {
 		t.Fatalf("the command got %+v", r)
 	}
-	a.turnEnded(t, task, 2)
-	before := a.state(t)
-
-	// The same event within 5 s: the host says nothing more than it said.
-	for range 20 {
-		if err := f.publish(first); err != nil {
-			t.Fatal(err)
+	// The same event within 5 s: the host says nothing more than it said, and
+	// on a machine that takes longer no more than once in 5 s.
+	again := func() {
+		for range 20 {
+			if err := f.publish(first); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
+	again()
+	f.settle(t)
+	said := f.replies(first)
+	if most := 1 + int(time.Since(began)/(5*time.Second)); len(said) > most {
+		t.Errorf("%d replies within %s", len(said), time.Since(began))
+	}
+	a.turnEnded(t, task, 2)
+	before := a.state(t)
+	again()
 	// The same request ID in another event, and in another's.
 	request := func(d *draft) { d.body["request"] = first.Tags[1][1] }
 	if r := f.asks(t, f.event(t, `{"kind":"workspace.list"}`, request)); r.Refusal == nil || r.Refusal.Code != nip.Conflict {
@@ -355,10 +366,6 @@ func hostileReplay(t *testing.T) {
 		t.Errorf("the same command ID with other content: %+v", r)
 	}
 	f.settle(t)
-	said := f.replies(first)
-	if len(said) != 1 {
-		t.Errorf("%d replies within 5 s", len(said))
-	}
 	unchanged(t, before, a.state(t))
 
 	// Later the retained reply comes again, byte for byte, and nothing else.

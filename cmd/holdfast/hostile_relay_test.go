@@ -248,7 +248,7 @@ func init() {
 // device on each. Whatever the relay does, a command gets a signed outcome
 // when the device tries again as its library does, and happens once.
 func hostileRelay(t *testing.T) {
-	s, ctx := hostileStage(t)
+	s, ctx := stage(t)
 	if err := s.stepHome(ctx); err != nil {
 		t.Fatal(err)
 	}

@@ -44,15 +44,6 @@ func TestHostile(t *testing.T) {
 	all.Wait()
 }
 
-// hostileStage is a stage with more time: all stories share the machine.
-func hostileStage(t *testing.T) (*tour, context.Context) {
-	t.Helper()
-	s, _ := stage(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
-	t.Cleanup(cancel)
-	return s, ctx
-}
-
 // attacked is a real host under attack, with one honest device whose task has
 // ended: its commands are decided and answered without a turn.
 type attacked struct {
@@ -70,7 +61,7 @@ type attacked struct {
 // turn of it.
 func attack(t *testing.T) *attacked {
 	t.Helper()
-	s, ctx := hostileStage(t)
+	s, ctx := stage(t)
 	p, ready := up(t, s, ctx, "--listen", freePort(t))
 	a := &attacked{
 		tour: s, ctx: ctx, process: p, host: nip.PubKey(ready["host"].(string)), url: nip.RelayURL(ready["relay"].(string)),
@@ -204,7 +195,7 @@ func unchanged(t *testing.T, before, after state) {
 func (a *attacked) honest(t *testing.T) time.Duration {
 	t.Helper()
 	began := time.Now()
-	ctx, cancel := context.WithTimeout(a.ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(a.ctx, 2*time.Minute)
 	defer cancel()
 	_, _, err := a.phone.Command(ctx, nip.Command{Task: a.task, Action: nip.Interrupt, Text: "stop", BasedOn: 1})
 	var refused *client.Refused
@@ -302,7 +293,7 @@ func (f *foe) replies(to *nip.Event) (out []answered) {
 
 // publish offers an event and returns the relay's word.
 func (f *foe) publish(ev *nip.Event) error {
-	ctx, cancel := context.WithTimeout(f.a.ctx, 20*time.Second)
+	ctx, cancel := context.WithTimeout(f.a.ctx, relaytest.Patience)
 	defer cancel()
 	return f.link.Publish(ctx, ev)
 }

@@ -39,7 +39,7 @@ func told(t *testing.T, s *tour, args ...string) (int, string) {
 // ends every verb that needs it with exit 4 and one line, and nothing in it is
 // changed; a home or a port that is in use, with exit 3.
 func hostileStores(t *testing.T) {
-	s, ctx := hostileStage(t)
+	s, ctx := stage(t)
 	listen := freePort(t)
 	p, _ := up(t, s, ctx, "--listen", listen)
 

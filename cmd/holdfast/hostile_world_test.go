@@ -23,7 +23,7 @@ import (
 // policy or a label names is gone or something else. The device is told, and
 // nothing runs.
 func hostileWorld(t *testing.T) {
-	s, ctx := hostileStage(t)
+	s, ctx := stage(t)
 	if err := s.operator(ctx, nil, "init"); err != nil {
 		t.Fatal(err)
 	}

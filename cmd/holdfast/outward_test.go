@@ -105,7 +105,7 @@ func invite(t *testing.T, s *tour, ctx context.Context, args ...string) host.Inv
 // the certificate pairs and works through the public name, another does not.
 func TestServeOverTLS(t *testing.T) {
 	t.Parallel()
-	s, ctx := hostileStage(t)
+	s, ctx := stage(t)
 	c := currentCertificate(t)
 	_, port, _ := net.SplitHostPort(freePort(t))
 	url := "wss://localhost:" + port + "/"
@@ -206,7 +206,7 @@ func proxyTLS(t *testing.T, c testCertificate, to string) (port string) {
 // the other does.
 func TestServeBehindAProxy(t *testing.T) {
 	t.Parallel()
-	s, ctx := hostileStage(t)
+	s, ctx := stage(t)
 	c := currentCertificate(t)
 	addr := freePort(t)
 	public := "wss://localhost:" + proxyTLS(t, c, addr) + "/"
@@ -327,7 +327,7 @@ func TestListeningWords(t *testing.T) {
 // what is printed on it.
 func TestPlainSaysWhatLeaks(t *testing.T) {
 	t.Parallel()
-	s, ctx := hostileStage(t)
+	s, ctx := stage(t)
 	_, port, _ := net.SplitHostPort(freePort(t))
 	p, _ := up(t, s, ctx, "--listen", "0.0.0.0:"+port, "--public-url", "wss://relay.example.com/", "--"+plainFlag)
 	line, _, err := p.await(ctx, 0, "what leaks", isEvent("unencrypted"))
@@ -345,7 +345,7 @@ func TestPlainSaysWhatLeaks(t *testing.T) {
 // TestRelayServeOverTLS: the relay alone, over TLS, between a host and a device.
 func TestRelayServeOverTLS(t *testing.T) {
 	t.Parallel()
-	s, ctx := hostileStage(t)
+	s, ctx := stage(t)
 	c := currentCertificate(t)
 	_, port, _ := net.SplitHostPort(freePort(t))
 	url := "wss://localhost:" + port + "/"

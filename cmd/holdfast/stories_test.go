@@ -33,7 +33,7 @@ func TestEnrollmentStories(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, ctx := hostileStage(t)
+			s, ctx := stage(t)
 			st := &story{t: t, tour: s, ctx: ctx, port: freePort(t)}
 			st.start()
 			run(st)

@@ -84,6 +84,14 @@ func (t *tour) environment() []string {
 // the index behind it.
 func (p *tourProcess) await(ctx context.Context, from int, what string, match func(map[string]any) bool) (map[string]any, int, error) {
 	for {
+		// Whether it ended is asked before its lines are looked at: the last ones
+		// of a process are there before its end is.
+		over := false
+		select {
+		case <-p.ended:
+			over = true
+		default:
+		}
 		p.mu.Lock()
 		for i := from; i < len(p.lines); i++ {
 			if match(p.lines[i]) {
@@ -92,15 +100,16 @@ func (p *tourProcess) await(ctx context.Context, from int, what string, match fu
 				return line, i + 1, nil
 			}
 		}
-		from, grew := len(p.lines), p.grew
+		grew := p.grew
 		p.mu.Unlock()
-		_ = from
+		if over {
+			return nil, 0, fmt.Errorf("waited for %s, but the process ended: %s", what, lastLine(p.errors.String()))
+		}
 		select {
 		case <-grew:
+		case <-p.ended:
 		case <-ctx.Done():
 			return nil, 0, fmt.Errorf("waited for %s", what)
-		case <-p.ended:
-			return nil, 0, fmt.Errorf("waited for %s, but the process ended: %s", what, lastLine(p.errors.String()))
 		}
 	}
 }

@@ -16,14 +16,14 @@ import (
 )
 
 // stage is a tour's machinery in a test: processes of the test binary, a home
-// of their own.
+// of their own, and much time, for all tests share the machine.
 func stage(t *testing.T) (*tour, context.Context) {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	t.Cleanup(cancel)
 	g := &globals{stdout: t.Output(), stderr: t.Output()}
 	return &tour{

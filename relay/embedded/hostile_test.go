@@ -376,14 +376,10 @@ func TestStuckReader(t *testing.T) {
 	w := connect(t, url)
 	w.login(author)
 	const n = 90 // 10 MB: more than socket buffers and queue hold
-	began := time.Now()
-	w.flood(author, author.Public(), n)
-	alone := time.Since(began)
-	began = time.Now()
-	w.flood(author, victim.Public(), n)
-	// Waiting for the stuck one costs at least its write deadline more.
-	if d := time.Since(began); d > 3*alone+embedded.WriteTimeout/2 {
-		t.Fatalf("publishing took %v, and %v with nobody stuck", d, alone)
+	alone := w.flood(author, author.Public(), n)
+	// Who waits for the stuck one waits for its write deadline.
+	if d := w.flood(author, victim.Public(), n); d > alone+embedded.WriteTimeout/2 {
+		t.Fatalf("a publish took %v, and %v with nobody stuck", d, alone)
 	}
 	relaytest.Eventually(t, "the stuck reader to be dropped", func() bool { return embedded.Connections(r) == 1 })
 }
@@ -395,20 +391,29 @@ func TestStuckReplay(t *testing.T) {
 	w := connect(t, url)
 	w.login(author)
 	w.flood(author, victim.Public(), 60)
-	stuck := connect(t, url)
-	stuck.login(victim)
-	stuck.raw(`["REQ","s",{}]`)
+	asked := time.Now()
+	reader := func() *peer {
+		p := connect(t, url)
+		p.login(victim)
+		p.raw(`["REQ","s",{}]`)
+		return p
+	}
+	stuck := reader()
 	const n = 20
-	publish := func(to nip.PubKey) time.Duration {
-		began := time.Now()
+	publish := func(to nip.PubKey) (longest time.Duration) {
 		for i := range n {
+			began := time.Now()
 			has(t, "publish", w.publish(relaytest.Event(t, author, to, relaytest.Mailbox('a'), int64(2000+i), "y")), "true")
+			longest = max(longest, time.Since(began))
 		}
-		return time.Since(began)
+		return longest
 	}
 	stuckToo, alone := publish(victim.Public()), publish(author.Public())
-	if stuckToo > 3*alone+embedded.WriteTimeout/2 {
-		t.Fatalf("publishing took %v, and %v to somebody else", stuckToo, alone)
+	if stuckToo > alone+embedded.WriteTimeout/2 {
+		t.Fatalf("a publish took %v, and %v to somebody else", stuckToo, alone)
+	}
+	if time.Since(asked) > embedded.WriteTimeout/2 {
+		stuck = reader() // on a slow machine the relay may rightly have hung up
 	}
 	for n := 0; n < 80; n++ { // it reads after all: everything is there, once
 		stuck.await("EVENT")

@@ -178,8 +178,9 @@ func (p *peer) publish(ev *nip.Event) string {
 	return p.answer(ev.ID)
 }
 
-// flood publishes n events of 115,000 bytes at once and awaits every OK.
-func (p *peer) flood(from nip.SecretKey, to nip.PubKey, n int) {
+// flood publishes n events of 115,000 bytes at once, awaits every OK and returns
+// how long the latest of them was waited for.
+func (p *peer) flood(from nip.SecretKey, to nip.PubKey, n int) (longest time.Duration) {
 	p.t.Helper()
 	content := strings.Repeat("x", 115_000)
 	// A few at a time: who only writes sees no ping, and a slow machine would
@@ -192,10 +193,13 @@ func (p *peer) flood(from nip.SecretKey, to nip.PubKey, n int) {
 		if i < ahead {
 			continue
 		}
+		began := time.Now()
 		if ok := p.await("OK"); ok[1] != "true" {
 			p.t.Fatalf("publish: %v", ok)
 		}
+		longest = max(longest, time.Since(began))
 	}
+	return longest
 }
 
 func (p *peer) answer(id string) string {
