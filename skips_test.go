@@ -11,9 +11,12 @@ import (
 	"testing"
 )
 
+// forTests are the packages that nothing but tests imports, and each other.
+var forTests = []string{"internal/skip", "internal/diskfault", "internal/diskfault/faulttest"}
+
 // TestSkips: a test skips through internal/skip, which turns a skip that the
 // machine does not bear out into a failure of .ci/run, and nothing but tests
-// imports that.
+// imports that, nor makes a disk fail.
 func TestSkips(t *testing.T) {
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -32,8 +35,9 @@ func TestSkips(t *testing.T) {
 		}
 		if !strings.HasSuffix(path, "_test.go") {
 			for _, spec := range f.Imports {
-				if spec.Path.Value == `"holdfast/internal/skip"` {
-					t.Errorf("%s imports internal/skip, which is for tests", path)
+				target := strings.TrimPrefix(strings.Trim(spec.Path.Value, `"`), module)
+				if slices.Contains(forTests, target) && !slices.Contains(forTests, filepath.ToSlash(filepath.Dir(path))) {
+					t.Errorf("%s imports %s, which is for tests", path, target)
 				}
 			}
 			return nil

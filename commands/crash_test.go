@@ -12,10 +12,17 @@ import (
 	"holdfast/nip"
 )
 
+// given is a command and the device that gave it.
+type given struct {
+	device  int
+	command nip.Command
+}
+
 // scene is one story of a task: commands, turns, edits. Each action is retried
 // after a crash, as a device and a restarted host would.
 type scene struct {
 	r        *rig
+	gave     []given
 	answered map[nip.CommandID]string // what the last retained answer said
 }
 
@@ -38,6 +45,7 @@ func (s *scene) try(what string, fn func() error) {
 
 func (s *scene) send(d int, c nip.Command) {
 	s.r.t.Helper()
+	s.gave = append(s.gave, given{d, c})
 	s.try(fmt.Sprint(c.Action, " ", c.Text), func() error {
 		var answer string
 		_, err := s.r.Submit(context.Background(), sender(d), c, Hooks{
@@ -89,6 +97,39 @@ func (s *scene) play() {
 	s.send(0, stop)
 }
 
+// forget lets everything grow old and prunes it, a few transitions a commit.
+// Every command comes once more then: none runs again, each is expired.
+func (s *scene) forget() {
+	s.r.t.Helper()
+	ctx := context.Background()
+	s.r.advance(Retention)
+	s.try("expire", func() error { return s.r.Evaluate(ctx, task(0)) }) // what was still held
+	s.r.advance(Retention)
+	const step = 4
+	for dropped := step; dropped == step; {
+		s.try("prune", func() error {
+			return s.r.DB.Update(ctx, func(tx *bbolt.Tx) (err error) {
+				dropped, err = s.r.Journal.Prune(tx, s.r.clock, step)
+				return err
+			})
+		})
+		s.r.check()
+	}
+	effects := len(s.r.tasks.tasks[task(0)].effects)
+	for _, g := range s.gave {
+		s.try("replay", func() error {
+			_, err := s.r.Submit(ctx, sender(g.device), g.command, Hooks{Answer: func(*bbolt.Tx, Entry, error) error { return nil }})
+			if errors.Is(err, ErrPruned) {
+				return nil
+			}
+			return fmt.Errorf("command %s is not known to be pruned: %w", g.command.Text, err)
+		})
+	}
+	if n := len(s.r.tasks.tasks[task(0)].effects); n != effects {
+		s.r.t.Errorf("%d effects after the replays, %d before", n, effects)
+	}
+}
+
 func newScene(r *rig) *scene {
 	r.tasks.add(task(0), TaskView{Phase: PhaseRunning, Revision: 5, TurnStart: 5, Steering: Steering{Emulate: true}})
 	return &scene{r: r, answered: make(map[nip.CommandID]string)}
@@ -131,7 +172,9 @@ func TestCrashLoop(t *testing.T) {
 		s := newScene(newRig(t))
 		s.r.store.arm(at, after)
 		s.play()
-		return s.told(), s.r.store.steps
+		told := s.told()
+		s.forget()
+		return told, s.r.store.steps
 	}
 	want, steps := tell(0, false)
 	if steps < 15 {

@@ -17,12 +17,12 @@ import (
 	"go.etcd.io/bbolt"
 	"go.uber.org/goleak"
 
+	"holdfast/internal/diskfault/faulttest"
 	"holdfast/nip"
 )
 
 func TestMain(m *testing.M) {
-	// The goroutine that answers for a failing disk lives as long as its child.
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("holdfast/internal/diskfault.(*Disk).serve"))
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(faulttest.IgnoreLeak))
 }
 
 // start is the time at which every test begins.

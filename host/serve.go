@@ -286,7 +286,7 @@ func (h *Host) taskChanged(id owner.TaskID) {
 	h.publisher.mark(id)
 }
 
-// janitor prunes what ran out.
+// janitor tidies up now and then.
 func (h *Host) janitor(ctx context.Context) error {
 	tick := time.NewTicker(janitorEvery)
 	defer tick.Stop()
@@ -296,44 +296,41 @@ func (h *Host) janitor(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		err := h.db.Update(ctx, func(tx *bbolt.Tx) error {
-			now := h.now()
-			if err := pruneReplies(tx, now, maxReplies); err != nil {
-				return err
-			}
-			if err := pruneRecovery(tx, now); err != nil {
-				return err
-			}
-			if err := pruneInvitations(tx, now); err != nil {
-				return err
-			}
-			if err := pruneEnrollments(tx, now); err != nil {
-				return err
-			}
-			if err := pruneGrants(tx, now); err != nil {
-				return err
-			}
-			return nil
-		})
-		if err == nil {
-			err = h.pruneJournal(ctx)
-		}
-		if err == nil {
-			err = h.finishAdmitted(ctx)
-		}
-		if err == nil {
-			err = h.settleCallers(ctx)
-		}
-		if err == nil {
-			err = h.tidyUploads(ctx)
-		}
-		if err != nil && ctx.Err() == nil {
+		if err := h.Tidy(ctx); err != nil && ctx.Err() == nil {
 			if fatal(err) {
 				return err
 			}
 			h.log.Error().Err(err).Msg("pruning failed; the next round tries again")
 		}
 	}
+}
+
+// Tidy is one round of what a serving host does every 30 s: it prunes what ran
+// out, and finishes what an error had cut off. What a round did not reach is
+// left to the next one.
+func (h *Host) Tidy(ctx context.Context) error {
+	err := h.db.Update(ctx, func(tx *bbolt.Tx) error {
+		now := h.now()
+		if err := pruneReplies(tx, now, maxReplies); err != nil {
+			return err
+		}
+		if err := pruneRecovery(tx, now); err != nil {
+			return err
+		}
+		if err := pruneInvitations(tx, now); err != nil {
+			return err
+		}
+		if err := pruneEnrollments(tx, now); err != nil {
+			return err
+		}
+		return pruneGrants(tx, now)
+	})
+	for _, step := range []func(context.Context) error{h.pruneJournal, h.finishAdmitted, h.settleCallers, h.tidyUploads} {
+		if err == nil {
+			err = step(ctx)
+		}
+	}
+	return err
 }
 
 const (

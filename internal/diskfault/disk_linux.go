@@ -3,6 +3,7 @@
 package diskfault
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -20,15 +21,27 @@ type Disk struct {
 	dir      string     // "": nothing is watched
 	plan     Plan
 	calls    int
-	struck   bool
+	struck   string // the call that failed; "" before
 	dead     bool
 	full     bool // after a short write: the next call finds no room
-	unsynced map[string][]undo
+	unsynced map[inode]*file
+	torn     *undo // with Torn: the half of the call itself, that the disk had written
+	tornOf   *file
+}
+
+// inode names a file whatever its name is.
+type inode struct{ dev, ino uint64 }
+
+// file is what was done to a file since its last sync. It is open by itself: the
+// caller's descriptor may be another file's by the time of the power cut, and a
+// copy of it would keep the caller's locks.
+type file struct {
+	fd    int
+	undos []undo
 }
 
 // undo takes one call back: bytes at an offset, and the file's length before it.
 type undo struct {
-	fd     int
 	offset int64
 	old    []byte
 	size   int64
@@ -38,16 +51,32 @@ type undo struct {
 func (d *Disk) Begin(dir string, p Plan) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.forget()
 	d.dir, d.plan = strings.TrimSuffix(dir, "/")+"/", p
-	d.calls, d.struck, d.dead, d.full = 0, false, false, false
-	d.unsynced = make(map[string][]undo)
+	d.calls, d.struck, d.dead, d.full = 0, "", false, false
+	d.unsynced = make(map[inode]*file)
 }
 
-// Revive is a new process: after Kill and power cuts the disk works again.
-func (d *Disk) Revive() {
+// Revive is a new process: after Kill and power cuts the disk works again, and
+// what a power cut takes is gone. The old process must have closed its files: it
+// would not see its own bytes change.
+func (d *Disk) Revive() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	var err error
+	if d.dead && d.plan.Kind != Kill {
+		err = d.lose()
+	}
 	d.dead, d.full = false, false
+	return err
+}
+
+// Struck says which call failed, "" while none has, and whether the disk is dead
+// since.
+func (d *Disk) Struck() (call string, dead bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.struck, d.dead
 }
 
 // End stops watching. It returns how many calls there were since Begin, and
@@ -55,8 +84,19 @@ func (d *Disk) Revive() {
 func (d *Disk) End() (calls int, struck bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.dir, d.unsynced = "", nil
-	return d.calls, d.struck
+	d.forget()
+	d.dir = ""
+	return d.calls, d.struck != ""
+}
+
+func (d *Disk) forget() {
+	for _, f := range d.unsynced {
+		unix.Close(f.fd)
+	}
+	if d.tornOf != nil {
+		unix.Close(d.tornOf.fd)
+	}
+	d.unsynced, d.torn, d.tornOf = nil, nil, nil
 }
 
 // answer is what the caller of one call gets.
@@ -82,88 +122,132 @@ func (d *Disk) judge(nr int, args [6]uint64) answer {
 		d.full = false
 		return answer{err: unix.ENOSPC}
 	case d.plan.Kind != None && d.calls == d.plan.At:
-		d.struck = true
+		d.struck = fmt.Sprintf("%s of %s", callName(nr), strings.TrimPrefix(name, d.dir))
 		return d.strike(nr, fd, args)
 	}
-	if nr == unix.SYS_FSYNC || nr == unix.SYS_FDATASYNC {
-		delete(d.unsynced, name)
-		return answer{}
-	}
-	if err := d.remember(nr, name, fd, args); err != nil {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
 		return answer{err: unix.EUCLEAN} // a code that nobody expects: the test sees it
 	}
+	id := inode{uint64(st.Dev), st.Ino}
+	f := d.unsynced[id]
+	if nr == unix.SYS_FSYNC || nr == unix.SYS_FDATASYNC {
+		if f != nil {
+			unix.Close(f.fd)
+			delete(d.unsynced, id)
+		}
+		return answer{}
+	}
+	if f == nil {
+		if f, err = openFile(fd); err != nil {
+			return answer{err: unix.EUCLEAN}
+		}
+		d.unsynced[id] = f
+	}
+	u, err := f.undo(nr, args, st.Size)
+	if err != nil {
+		return answer{err: unix.EUCLEAN}
+	}
+	f.undos = append(f.undos, u)
 	return answer{pass: true}
+}
+
+func callName(nr int) string {
+	return map[int]string{
+		unix.SYS_PWRITE64: "write", unix.SYS_FTRUNCATE: "resize", unix.SYS_FSYNC: "sync", unix.SYS_FDATASYNC: "data sync",
+	}[nr]
+}
+
+func openFile(fd int) (*file, error) {
+	own, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), unix.O_RDWR|unix.O_CLOEXEC, 0)
+	return &file{fd: own}, err
 }
 
 // strike is the failing call.
 func (d *Disk) strike(nr, fd int, args [6]uint64) answer {
-	half := func() int64 {
+	write := nr == unix.SYS_PWRITE64
+	half := func() []byte {
 		b := make([]byte, args[2]/2)
 		if _, err := d.mem.ReadAt(b, int64(args[1])); err != nil {
-			return 0
+			return nil
 		}
-		n, err := unix.Pwritev(fd, [][]byte{b}, int64(args[3]))
-		if err != nil {
-			return 0
-		}
-		return int64(n)
+		return b
 	}
 	switch d.plan.Kind {
+	case NoRoom:
+		return answer{err: unix.ENOSPC}
 	case Short:
-		if nr == unix.SYS_PWRITE64 {
+		if write {
 			d.full = true
-			return answer{val: half()}
+			n, err := unix.Pwritev(fd, [][]byte{half()}, int64(args[3]))
+			if err != nil {
+				break
+			}
+			return answer{val: int64(n)}
 		}
-	case Kill, PowerCut, Torn:
+	case Torn:
+		if write {
+			if f, err := openFile(fd); err == nil {
+				d.torn, d.tornOf = &undo{offset: int64(args[3]), old: half()}, f
+			}
+		}
 		d.dead = true
-		if d.plan.Kind != Kill {
-			d.lose(d.plan.Kind == Torn)
-		}
-		if d.plan.Kind == Torn && nr == unix.SYS_PWRITE64 {
-			half()
-		}
+	case Kill, PowerCut:
+		d.dead = true
 	}
 	return answer{err: unix.EIO}
 }
 
-// remember notes how to take a call back before it is carried out.
-func (d *Disk) remember(nr int, name string, fd int, args [6]uint64) error {
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return err
+// undo is how to take a call back, read before it is carried out.
+func (f *file) undo(nr int, args [6]uint64, size int64) (undo, error) {
+	u := undo{size: size}
+	switch {
+	case nr == unix.SYS_PWRITE64:
+		u.offset, u.old = int64(args[3]), make([]byte, args[2])
+	case int64(args[1]) < size: // it loses its end
+		u.offset = int64(args[1])
+		u.old = make([]byte, size-u.offset)
+	default:
+		return u, nil
 	}
-	u := undo{fd: fd, size: st.Size}
-	if nr == unix.SYS_PWRITE64 {
-		u.offset = int64(args[3])
-		u.old = make([]byte, args[2])
-		n, err := unix.Pread(fd, u.old, u.offset)
-		if err != nil {
-			return err
-		}
-		u.old = u.old[:n]
-	} else if int64(args[1]) < st.Size {
-		return unix.ENOTSUP // nothing here shortens a file
-	}
-	d.unsynced[name] = append(d.unsynced[name], u)
-	return nil
+	n, err := unix.Pread(f.fd, u.old, u.offset)
+	u.old = u.old[:max(n, 0)]
+	return u, err
 }
 
-// lose takes back what was not synced, the newest first; some keeps every
-// second write, and the file's length.
-func (d *Disk) lose(some bool) {
-	for name, all := range d.unsynced {
-		for i := len(all) - 1; i >= 0; i-- {
-			u := all[i]
-			if some && i%2 == 0 {
+// lose takes back what was not synced, the newest first. Torn keeps every second
+// call, and the file's length.
+func (d *Disk) lose() error {
+	var errs []error
+	for id, f := range d.unsynced {
+		for i := len(f.undos) - 1; i >= 0; i-- {
+			u := f.undos[i]
+			if d.plan.Kind == Torn && i%2 == 0 {
 				continue
 			}
 			if len(u.old) > 0 {
-				unix.Pwritev(u.fd, [][]byte{u.old}, u.offset)
+				_, err := unix.Pwritev(f.fd, [][]byte{u.old}, u.offset)
+				errs = append(errs, err)
 			}
-			if !some {
-				unix.Truncate(fmt.Sprintf("/proc/self/fd/%d", u.fd), u.size)
+			if d.plan.Kind != Torn {
+				errs = append(errs, truncate(f.fd, u.size))
 			}
 		}
-		delete(d.unsynced, name)
+		unix.Close(f.fd)
+		delete(d.unsynced, id)
 	}
+	if d.torn != nil {
+		if len(d.torn.old) > 0 {
+			_, err := unix.Pwritev(d.tornOf.fd, [][]byte{d.torn.old}, d.torn.offset)
+			errs = append(errs, err)
+		}
+		unix.Close(d.tornOf.fd)
+		d.torn, d.tornOf = nil, nil
+	}
+	return errors.Join(errs...)
+}
+
+// truncate is not ftruncate, which would wait for this package's own answer.
+func truncate(fd int, size int64) error {
+	return unix.Truncate(fmt.Sprintf("/proc/self/fd/%d", fd), size)
 }

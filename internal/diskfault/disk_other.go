@@ -16,7 +16,10 @@ func Install() (*Disk, error) {
 func (*Disk) Begin(string, Plan) {}
 
 // Revive does nothing.
-func (*Disk) Revive() {}
+func (*Disk) Revive() error { return nil }
+
+// Struck is never.
+func (*Disk) Struck() (call string, dead bool) { return "", false }
 
 // End does nothing.
 func (*Disk) End() (calls int, struck bool) { return 0, false }

@@ -11,8 +11,9 @@
 //
 // A sync below the watched folder is answered without being carried out: what
 // was written before it counts as durable from then on, and the kernel keeps it
-// anyway. What was written since is what a power cut takes back. Names are not
-// watched: a rename is durable at once.
+// anyway. What was written since is what a power cut takes back, by file and
+// whatever its name or its descriptor has become. Names are not watched: a
+// rename is durable at once.
 //
 // Begin and End may be called from one goroutine at a time; the watched calls
 // may come from any. Linux 5.9 or later, on amd64 and arm64; Install says so
@@ -25,13 +26,16 @@ type Kind uint8
 const (
 	None  Kind = iota
 	Error      // the call does nothing and answers EIO; the disk works again at once
+	// NoRoom is Error with ENOSPC: a full disk that has room again at once.
+	NoRoom
 	// Short writes the first half; what wants to write the rest gets ENOSPC.
 	// Another call answers EIO.
 	Short
 	// Kill does nothing and answers EIO, as does everything after it: the
 	// process is gone, and the kernel keeps what was written.
 	Kill
-	// PowerCut is Kill, and what was not synced is lost.
+	// PowerCut is Kill, and what was not synced is lost when the next process
+	// comes (Revive).
 	PowerCut
 	// Torn is PowerCut of a disk that had written some of it, out of order: the
 	// first half of the call itself and every second one before it stay.
@@ -39,10 +43,10 @@ const (
 )
 
 // Kinds are all ways to fail.
-var Kinds = []Kind{Error, Short, Kill, PowerCut, Torn}
+var Kinds = []Kind{Error, NoRoom, Short, Kill, PowerCut, Torn}
 
 func (k Kind) String() string {
-	return [...]string{"none", "error", "short write", "kill", "power cut", "torn power cut"}[k]
+	return [...]string{"none", "error", "no room", "short write", "kill", "power cut", "torn power cut"}[k]
 }
 
 // Plan is one failure: the At-th call from Begin, counted from 1, fails.
