@@ -20,7 +20,7 @@ import (
 // Check verifies every durable file of the store, read-only, and calls report
 // for each with its absolute path: every log replayed from its header, with
 // all its commands reserved, its grants and retained changes kept and its transcripts as sealed;
-// every identity shard; every blob against its name. It may run beside
+// every identity shard; the index of workspaces; every blob against its name. It may run beside
 // writers. ErrCorrupt when anything was reported as not ok.
 func (s *Store) Check(report func(path string, ok bool, detail string)) error {
 	c := &checker{s: s, report: report}
@@ -52,6 +52,7 @@ func (s *Store) Check(report func(path string, ok bool, detail string)) error {
 		}
 		c.file(s.idents, name, func() error { return c.shard(byte(i), name) })
 	}
+	c.claims()
 	if err := c.blobs(); err != nil {
 		return fmt.Errorf("check task store: %w", err)
 	}
@@ -67,6 +68,7 @@ type checker struct {
 	bad    bool
 	detail string          // of the file that is being checked, where it is sound
 	logged [256][]identity // the commands of all logs, by shard
+	hold   []TaskID        // whose turn holds a workspace
 }
 
 // file reports one file by what fn finds.
@@ -96,6 +98,9 @@ func (c *checker) task(dir string) {
 	})
 	if st == nil {
 		return
+	}
+	if _, holds := st.task.Holds(); holds {
+		c.hold = append(c.hold, st.id)
 	}
 	for _, name := range []string{lockName, ownerLockName} {
 		c.file(d, name, func() error {

@@ -20,7 +20,8 @@ import (
 //     revision, or nothing happens at all;
 //  2. find the place (worktree.go) and its snapshot (source.go), the program and its digest, the commit, the secrets;
 //     what is missing here ends the turn as not started, with a cause that names no path;
-//  3. `admitted` durable: from here on the turn has a run, and ends with a result or is settled;
+//  3. the workspace is no other turn's (claims.go, else workspace_busy with nothing written), and `admitted` durable:
+//     from here on the turn has a run, and ends with a result or is settled;
 //  4. the transcript: prompt, consumed corrections, admission; then the sandbox, its program held at a gate;
 //  5. the workspace still has the pinned snapshot; then, under the task's lock: no cancel was asked, the program is
 //     still the pinned one, `effect_intent` durable, `spawned` durable. A cancel acknowledged before this is followed by no effect; one after it stops the program;
@@ -80,6 +81,7 @@ func execute(ctx context.Context, s *Store, id TaskID, grantBytes []byte, p part
 		return t, err
 	}
 	e.fault("admitted")
+	defer e.release(context.WithoutCancel(ctx), &t.Run.Admission)
 	// The end of ctx is a wish to stop; what happened must still get on disk.
 	return e.run(ctx, context.WithoutCancel(ctx), a)
 }

@@ -35,7 +35,8 @@ type program struct {
 }
 
 // admit observes the pins and records the admission. The caller holds owner.lock. What is refused here ends the turn
-// as not started, except where the grant is not about the task's present state: that grant is simply the wrong one.
+// as not started, except where the grant is not about the task's present state: that grant is simply the wrong one,
+// and where another turn has the workspace: that passes.
 func (e *execution) admit(ctx context.Context, grantBytes []byte) (Task, *admittedTurn, error) {
 	t, err := e.store.Get(e.id)
 	if err != nil {
@@ -52,12 +53,12 @@ func (e *execution) admit(ctx context.Context, grantBytes []byte) (Task, *admitt
 	if err != nil {
 		return t, nil, err
 	}
-	t, err = e.append(ctx, Event{Admitted: ad})
+	admitted, err := e.claimed(ctx, ad)
 	if err != nil {
 		return t, nil, err
 	}
-	a.task = t
-	return t, a, nil
+	a.task = admitted
+	return admitted, a, nil
 }
 
 // matches holds the grant against the task. Nothing is written for a grant that does not fit: the task may have been

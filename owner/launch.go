@@ -25,7 +25,13 @@ type Launched struct {
 	PID        int
 	Diagnostic string          // path of its diagnostics, kept over turns, 0600
 	Done       <-chan struct{} // closed when this process has reaped it
+
+	busy bool // written before Done is closed
 }
+
+// Busy reports whether the owner found its task or its workspace taken, and so
+// wrote nothing: another start may find it free. It is known once Done is closed.
+func (l *Launched) Busy() bool { return l.busy }
 
 // Launch re-executes this binary as the owner of one turn: in a session of its own, so that neither a closed terminal
 // nor the end of this process reaches it; with a cleared environment, standard input null, and no other descriptor of
@@ -57,11 +63,13 @@ func Launch(s *Store, id TaskID, grant Digest) (*Launched, error) {
 		return nil, fmt.Errorf("launch owner: %w", err)
 	}
 	done := make(chan struct{})
+	l := &Launched{PID: cmd.Process.Pid, Diagnostic: filepath.Join(s.TaskDir(id), diagnosticName), Done: done}
 	go func() {
-		cmd.Wait() // only to reap it: how the turn ended is in the log
+		cmd.Wait() // to reap it: how the turn ended is in the log, and only that it never began is not
+		l.busy = cmd.ProcessState.ExitCode() == exitBusy
 		close(done)
 	}()
-	return &Launched{PID: cmd.Process.Pid, Diagnostic: filepath.Join(s.TaskDir(id), diagnosticName), Done: done}, nil
+	return l, nil
 }
 
 // openDiagnostic opens the file that takes an owner's last words.

@@ -215,7 +215,7 @@ func TestStopOwners(t *testing.T) {
 	w := newWorkbench(t)
 	var owners []*Launched
 	for _, id := range []TaskID{"a", "b"} {
-		w.submit(id, BoundedCommand)
+		w.submit(id, PromptCommand) // in worktrees of their own
 		owners = append(owners, w.launch(id, w.grant(id, "echo started; sleep 600")))
 		eventually(t, "the program's first words", w.saying(id, "started"))
 	}
