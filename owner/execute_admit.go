@@ -52,6 +52,7 @@ func (e *execution) admit(ctx context.Context, grantBytes []byte) (Task, *admitt
 	if err != nil {
 		return t, nil, err
 	}
+	e.fault("pinned")
 	t, err = e.append(ctx, Event{Admitted: ad})
 	if err != nil {
 		return t, nil, err
