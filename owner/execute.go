@@ -24,8 +24,9 @@ import (
 //     from here on the turn has a run, and ends with a result or is settled;
 //  4. the transcript: prompt, consumed corrections, admission; then the sandbox, its program held at a gate;
 //  5. the workspace still has the pinned snapshot; then, under the task's lock: no cancel was asked, the program is
-//     still the pinned one, `effect_intent` durable, `spawned` durable. A cancel acknowledged before this is followed by no effect; one after it stops the program;
-//  6. the gate opens. A crash before it means that nothing ran: the program's first process dies with its owner;
+//     still the pinned one, `effect_intent` durable, `spawned` durable, the gate opens. A cancel acknowledged before
+//     this is followed by no effect; one after it stops the program;
+//  6. a crash before the gate opened means that nothing ran: the program's first process dies with its owner;
 //  7. evidence, the candidate's snapshot, then `result` durable.
 //
 // The end of ctx stops the turn politely and still records it. A refusal is an *Error: of step 1 with nothing
@@ -75,6 +76,7 @@ func execute(ctx context.Context, s *Store, id TaskID, grantBytes []byte, p part
 		return Task{}, err
 	}
 	defer own.Release()
+	p.fault("owned")
 	e := &execution{parts: p, store: s, id: id, grant: g, epoch: 1}
 	t, a, err := e.admit(ctx, grantBytes)
 	if err != nil {
@@ -102,7 +104,9 @@ func (e *execution) run(ctx, keep context.Context, a *admittedTurn) (Task, error
 		verdict, err = e.dispatch(ctx, keep, a, p)
 	}
 	if verdict == dispatched {
-		return e.finish(keep, tr, a, e.collect(ctx, keep, p, tr))
+		ev := e.collect(ctx, keep, p, tr)
+		e.fault("ended")
+		return e.finish(keep, tr, a, ev)
 	}
 	p.Stop()
 	clear := p.Wait().Cleanup.Confirmed // behind its gate nothing of the program ever ran
@@ -130,15 +134,10 @@ const (
 // between tries, so that a cancel can come through; each try starts from what the log says by then.
 func (e *execution) dispatch(ctx, keep context.Context, a *admittedTurn, p *sandbox.Process) (v verdict, err error) {
 	err = e.wait.do(keep, func() error { v, err = e.tryDispatch(ctx, keep, a, p); return err })
-	if err != nil || v != dispatched {
-		return v, err
-	}
-	// `spawned` is durable and the lock is free. A crash now leaves a dead gate; Settle proves the group gone.
-	// A refused release means that the sandbox has ended by itself, and its result says how.
-	if p.Release() == nil {
+	if err == nil && v == dispatched {
 		e.fault("released")
 	}
-	return dispatched, nil
+	return v, err
 }
 
 func (e *execution) tryDispatch(ctx, keep context.Context, a *admittedTurn, p *sandbox.Process) (verdict, error) {
@@ -174,6 +173,13 @@ func (e *execution) tryDispatch(ctx, keep context.Context, a *admittedTurn, p *s
 		}
 	}
 	e.fault("spawned")
+	// `spawned` is durable. A crash now leaves a dead gate; Settle proves the group gone. The gate opens under the lock,
+	// so that whoever has had a cancel acknowledged knows from the log's order whether anything can still be
+	// dispatched: before `spawned` nothing ever is, after it the program has been let go already. A refused release
+	// means that the sandbox has ended by itself, and its result says how.
+	if p.Release() == nil {
+		e.fault("opened")
+	}
 	return dispatched, nil
 }
 

@@ -53,6 +53,7 @@ func (e *execution) admit(ctx context.Context, grantBytes []byte) (Task, *admitt
 	if err != nil {
 		return t, nil, err
 	}
+	e.fault("pinned")
 	admitted, err := e.claimed(ctx, ad)
 	if err != nil {
 		return t, nil, err
