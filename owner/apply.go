@@ -131,7 +131,7 @@ type Locked struct {
 	lock *os.File
 	f    atomicfile.File // nil where the log does not exist yet
 	e    *entry
-	task Task
+	task *Task // never written to
 }
 
 // Lock takes the write lock of an existing task, polling until ctx ends:
@@ -145,20 +145,25 @@ func (s *Store) Lock(ctx context.Context, id TaskID) (*Locked, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := s.openLog(d, os.O_RDONLY)
-	if err != nil {
-		d.Close()
-		return nil, err
+	l, err := s.lockIn(ctx, d, id)
+	if err == nil && l.f == nil {
+		l.Unlock()
+		return nil, refuse("not_found", "there is no such task")
 	}
-	f.Close()
-	return s.lockIn(ctx, d, id)
+	return l, err
 }
 
 // lockIn locks in d, which it takes over, and reads what is there.
 func (s *Store) lockIn(ctx context.Context, d *saferead.Dir, id TaskID) (*Locked, error) {
 	lock, err := s.flock(ctx, d, lockName, exclusive)
 	if err != nil {
-		d.Close()
+		defer d.Close()
+		// A submit that died before it made the lock file has made no task.
+		if f, missing := s.openLog(d, os.O_RDONLY); refused(missing) {
+			return nil, missing
+		} else if missing == nil {
+			f.Close()
+		}
 		return nil, err
 	}
 	l := &Locked{s: s, id: id, d: d, lock: lock, e: s.entryOf(dirName(id))}
@@ -167,9 +172,7 @@ func (s *Store) lockIn(ctx context.Context, d *saferead.Dir, id TaskID) (*Locked
 		return l, nil // a submit is about to make it
 	}
 	if err == nil {
-		l.e.mu.Lock()
-		_, err = l.current()
-		l.e.mu.Unlock()
+		_, err = l.current("")
 	}
 	if err != nil {
 		l.Unlock()
@@ -178,13 +181,35 @@ func (s *Store) lockIn(ctx context.Context, d *saferead.Dir, id TaskID) (*Locked
 	return l, nil
 }
 
-// current replays the log to its end. The caller holds l.e.mu.
-func (l *Locked) current() (*state, error) {
-	if err := l.e.refresh(l.f, l.id); err != nil {
-		return nil, describe(l.d, err)
+// facts is what the next record of a log goes by.
+type facts struct {
+	position
+	task     *Task
+	sequence int64
+	at       int64
+	events   int
+	commands int
+	done     *done // of the command that was asked about
+}
+
+func (st *state) facts(command string) facts {
+	f := facts{st.position, st.task, st.sequence, st.at, st.events, len(st.commands), nil}
+	if d, again := st.commands[command]; again {
+		f.done = &d
 	}
-	l.task = l.e.st.task.clone()
-	return l.e.st, nil
+	return f
+}
+
+// current replays the log to its end, where it stays while the task is locked.
+// command is whose receipt is asked for, or "".
+func (l *Locked) current(command string) (facts, error) {
+	l.e.mu.Lock()
+	defer l.e.mu.Unlock()
+	if err := l.e.refresh(l.f, l.id); err != nil {
+		return facts{}, describe(l.d, err)
+	}
+	l.task = l.e.st.task
+	return l.e.st.facts(command), nil
 }
 
 // Task is the task as of the lock or the last Append.
@@ -200,34 +225,32 @@ func (l *Locked) Unlock() {
 }
 
 func (l *Locked) apply(ctx context.Context, c Command, request []byte) (Receipt, error) {
-	l.e.mu.Lock()
-	defer l.e.mu.Unlock()
-	st := &state{id: c.TaskID}
+	var have facts
 	if l.f != nil {
 		var err error
-		if st, err = l.current(); err != nil {
+		if have, err = l.current(c.CommandID); err != nil {
 			return Receipt{}, err
 		}
-		if d, again := st.commands[c.CommandID]; again {
-			r, err := d.again(request)
+		if have.done != nil {
+			r, err := have.done.again(request)
 			if err != nil {
 				return Receipt{}, err
 			}
 			return r, l.s.barrier(l.id)
 		}
 	}
-	if len(st.commands) >= maxCommands || st.end > maxLog {
+	if have.commands >= maxCommands || have.end > maxLog {
 		return Receipt{}, refuse("limit_exceeded", "the task has taken all the commands it can; make a new task")
 	}
-	at := max(l.s.now().Unix(), st.at)
-	_, receipt, err := st.command(c, request, at)
+	at := max(l.s.now().Unix(), have.at)
+	_, receipt, err := receiptOf(have.task, have.sequence, c, request, at)
 	if err != nil {
 		return Receipt{}, err
 	}
 	if err := l.s.reserve(ctx, identity{c.CommandID, c.TaskID, sha256.Sum256(request)}); err != nil {
 		return Receipt{}, err
 	}
-	if err := l.write(st, frameCmd, commandRecord{at, receipt, request}.encode()); err != nil {
+	if err := l.write(have.position, frameCmd, commandRecord{at, receipt, request}.encode()); err != nil {
 		return Receipt{}, err
 	}
 	return receipt, nil
@@ -239,28 +262,26 @@ func (l *Locked) Append(epoch Epoch, ev Event) (Task, error) {
 	if l.s.poisoned.Load() {
 		return Task{}, ErrReopen
 	}
-	l.e.mu.Lock()
-	defer l.e.mu.Unlock()
-	st, err := l.current()
+	have, err := l.current("")
 	if err != nil {
 		return Task{}, err
 	}
 	odd := ev.Archived != nil || ev.Restored || ev.Worktree != nil || ev.NotStarted != nil
-	if odd && st.events >= maxOddEvents {
+	if odd && have.events >= maxOddEvents {
 		return Task{}, refuse("limit_exceeded", "the task has taken all the events it can; make a new task")
 	}
-	at := max(l.s.now().Unix(), st.at)
-	if _, err := NextEvent(st.task, epoch, ev, at); err != nil {
+	at := max(l.s.now().Unix(), have.at)
+	if _, err := NextEvent(have.task, epoch, ev, at); err != nil {
 		return Task{}, err
 	}
-	payload := mustJSON(eventRecord{Sequence: st.sequence + 1, Epoch: epoch, Event: ev, At: at})
+	payload := mustJSON(eventRecord{Sequence: have.sequence + 1, Epoch: epoch, Event: ev, At: at})
 	// What a reader will find is judged, not what was meant.
 	if rec, err := decodeEventRecord(payload); err != nil || len(payload) > maxFrame {
 		return Task{}, refuse("limit_exceeded", "the event cannot be written (%d bytes)", len(payload))
-	} else if _, err := NextEvent(st.task, epoch, rec.Event, at); err != nil {
+	} else if _, err := NextEvent(have.task, epoch, rec.Event, at); err != nil {
 		return Task{}, err
 	}
-	if err := l.write(st, frameEvent, payload); err != nil {
+	if err := l.write(have.position, frameEvent, payload); err != nil {
 		return Task{}, err
 	}
 	return l.task.clone(), nil
@@ -276,30 +297,39 @@ func (s *Store) Append(ctx context.Context, id TaskID, epoch Epoch, ev Event) (T
 	return l.Append(epoch, ev)
 }
 
-// write adds one frame behind st and replays it. The caller holds l.e.mu.
-func (l *Locked) write(st *state, kind byte, payload []byte) error {
+// write adds one frame at the end of the log and replays it.
+func (l *Locked) write(end position, kind byte, payload []byte) error {
 	if l.f == nil {
 		if err := l.create(kind, payload); err != nil {
 			return fmt.Errorf("make the log of task %s: %w", l.id, err)
 		}
-	} else {
-		if !l.e.named {
-			// Whoever made the log may have died before its name was durable.
-			if err := l.s.fs.SyncDir(l.d); err != nil {
-				return err
-			}
-			l.e.named = true
-		}
-		// The sync in here is the commit point: a crash before it leaves
-		// nothing or a torn frame, which no reader shows and the next writer
-		// cuts off; a crash after it leaves the frame.
-		if err := l.s.appendDurable(l.f, st.end, appendFrame(nil, kind, st.last, payload)); err != nil {
-			return fmt.Errorf("append to the log of task %s: %w", l.id, err)
-		}
-	}
-	if _, err := l.current(); err != nil {
+		_, err := l.current("")
 		return err
 	}
+	l.e.mu.Lock()
+	named := l.e.named
+	l.e.mu.Unlock()
+	if !named {
+		// Whoever made the log may have died before its name was durable.
+		if err := l.s.fs.SyncDir(l.d); err != nil {
+			return err
+		}
+	}
+	b := appendFrame(nil, kind, end.last, payload)
+	// The sync in here is the commit point: a crash before it leaves
+	// nothing or a torn frame, which no reader shows and the next writer
+	// cuts off; a crash after it leaves the frame.
+	if err := l.s.appendDurable(l.f, end.end, b); err != nil {
+		return fmt.Errorf("append to the log of task %s: %w", l.id, err)
+	}
+	l.e.mu.Lock()
+	defer l.e.mu.Unlock()
+	l.e.named = true
+	fr := frame{kind: kind, payload: payload, hash: sha256.Sum256(b), size: int64(len(b))}
+	if err := l.e.advance(l.f, l.id, end, fr); err != nil {
+		return describe(l.d, err)
+	}
+	l.task = l.e.st.task
 	return nil
 }
 
@@ -320,7 +350,9 @@ func (l *Locked) create(kind byte, payload []byte) error {
 	if err != nil {
 		return err
 	}
+	l.e.mu.Lock()
 	l.e.named = true
+	l.e.mu.Unlock()
 	l.f, err = l.s.openLog(l.d, os.O_RDWR)
 	return err
 }

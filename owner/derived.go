@@ -98,6 +98,17 @@ func (t *Task) clone() Task {
 	return n
 }
 
+// fork is clone for a transition, which adds to the lists and changes nothing
+// in them: they are shared, and an addition makes its own copy. Without that a
+// task of a thousand corrections would be copied whole for each event.
+func (t *Task) fork() Task {
+	rest := *t
+	rest.Corrections, rest.FollowUps, rest.Earlier = nil, nil, nil
+	n := rest.clone()
+	n.Corrections, n.FollowUps, n.Earlier = slices.Clip(t.Corrections), slices.Clip(t.FollowUps), slices.Clip(t.Earlier)
+	return n
+}
+
 func (r *Run) clone() *Run {
 	n := *r
 	n.Admission.Network = slices.Clone(r.Admission.Network)

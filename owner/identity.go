@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"holdfast/internal/atomicfile"
+	"holdfast/internal/saferead"
 )
 
 // identities/XX.log, all integers big endian:
@@ -40,9 +41,10 @@ type identity struct {
 
 // shard is what this process knows of one file of identities.
 type shard struct {
-	mu   sync.Mutex // guards end and know
-	end  int64      // offset behind the last whole record
-	know map[string]identity
+	mu    sync.Mutex     // guards all below
+	end   int64          // offset behind the last whole record
+	stamp saferead.Stamp // of the file when it was read to its end
+	know  map[string]identity
 }
 
 func shardOf(command string) (index byte, name string) {
@@ -151,14 +153,14 @@ func allZero(b []byte) bool {
 
 // load reads the new tail of the shard. The caller holds sh.mu.
 func (sh *shard) load(f atomicfile.File, name string) error {
-	st, err := f.Stat()
+	stamp, err := stampOfFile(f)
 	if err != nil {
 		return err
 	}
-	if st.Size() < sh.end {
+	if stamp.Size < sh.end {
 		return corrupt("identities/%s lost records", name)
 	}
-	b := make([]byte, st.Size()-sh.end)
+	b := make([]byte, stamp.Size-sh.end)
 	n, err := f.ReadAt(b, sh.end)
 	if err != nil && n < len(b) {
 		b = b[:n] // a writer cut a torn tail off meanwhile
@@ -167,8 +169,20 @@ func (sh *shard) load(f atomicfile.File, name string) error {
 	if err != nil {
 		return fmt.Errorf("identities/%s: %w", name, err)
 	}
-	sh.end = end
+	sh.end, sh.stamp = end, stamp
 	return nil
+}
+
+// peek looks a command up in what this process has read, where the shard is
+// still in the very state that it was read in to its end.
+func (sh *shard) peek(stamp saferead.Stamp, command string) (i identity, have, current bool) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if sh.stamp != stamp || sh.end != stamp.Size {
+		return identity{}, false, false
+	}
+	i, have = sh.know[command]
+	return i, have, true
 }
 
 // identity looks the command up; it takes no lock of the disk, unless what it
@@ -176,6 +190,12 @@ func (sh *shard) load(f atomicfile.File, name string) error {
 // been seen half way.
 func (s *Store) identity(ctx context.Context, command string) (identity, bool, error) {
 	index, name := shardOf(command)
+	sh := &s.shards[index]
+	if stamp, err := s.idents.Peek("", name); err == nil {
+		if i, have, current := sh.peek(stamp, command); current {
+			return i, have, nil
+		}
+	}
 	f, err := s.fs.Open(s.idents, name, os.O_RDONLY)
 	if errors.Is(err, fs.ErrNotExist) {
 		return identity{}, false, nil
@@ -184,7 +204,6 @@ func (s *Store) identity(ctx context.Context, command string) (identity, bool, e
 		return identity{}, false, classify(err)
 	}
 	defer f.Close()
-	sh := &s.shards[index]
 	err = sh.loadLocked(f, name)
 	if errors.Is(err, ErrCorrupt) {
 		lock, lerr := s.flock(ctx, s.idents, name, exclusive)
@@ -252,5 +271,6 @@ func (s *Store) reserve(ctx context.Context, want identity) error {
 	}
 	sh.know[want.command] = want
 	sh.end += int64(len(b))
-	return nil
+	sh.stamp, err = stampOfFile(f)
+	return err
 }

@@ -24,7 +24,7 @@ const (
 	maxDocument  = 16 << 10 // confinement, cleanup and network of an event
 	MaxTurns     = 64
 	maxCommands  = 2048     // task commands in one log
-	maxOddEvents = 8192     // events after which those that end no turn are refused
+	maxOddEvents = 16384    // events after which those that end no turn are refused
 	maxLog       = 64 << 20 // bytes of a log after which it takes no command
 )
 

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
 
 	"holdfast/internal/atomicfile"
@@ -26,14 +25,13 @@ const (
 // readWait bounds how long a reader that saw something odd waits for a writer.
 const readWait = 5 * time.Second
 
-// entry is what this process has replayed of one task's log.
+// entry is what this process has replayed of one task's log. What st points to
+// of a task is never written to again, so it may be kept without the lock.
 type entry struct {
-	mu    sync.Mutex // guards all below; held over the read or write that changes it
+	mu    sync.Mutex // guards all below; held over reads of the log and never over a write
 	st    *state
-	ino   uint64
-	size  int64
-	mtime time.Time
-	named bool // the folder was synced since this process first saw the log in it
+	stamp saferead.Stamp // of the log when st was held against it
+	named bool           // the folder was synced since this process first saw the log in it
 }
 
 // taskDir opens the folder of a task whose log exists; *Error not_found else.
@@ -86,24 +84,25 @@ func (s *Store) entryOf(dir string) *entry {
 // caller holds e.mu. Of what was replayed before only the hash of the last
 // frame is looked at again; Check replays everything.
 func (e *entry) refresh(f atomicfile.File, id TaskID) error {
-	fi, err := f.Stat()
+	stamp, err := stampOfFile(f)
 	if err != nil {
 		return err
 	}
-	ino := fi.Sys().(*syscall.Stat_t).Ino
 	if e.st != nil {
 		switch {
-		case ino != uint64(e.ino):
+		case stamp == e.stamp && stamp.Size == e.st.end:
+			return nil
+		case stamp.Ino != e.stamp.Ino || stamp.Dev != e.stamp.Dev:
 			return corrupt("the log was replaced")
-		case fi.Size() < e.st.end:
+		case stamp.Size < e.st.end:
 			return corrupt("the log lost records")
-		case fi.Size() == e.size && !fi.ModTime().Equal(e.mtime):
+		case stamp.Size == e.stamp.Size && stamp != e.stamp:
 			e.st = nil // rewritten in place, or a torn tail was overwritten: read it all
 		}
 	}
 	st := e.st
 	if st == nil {
-		if st, err = start(f, fi.Size()); err != nil {
+		if st, err = start(f, stamp.Size); err != nil {
 			return err
 		}
 		if st.id != id {
@@ -111,20 +110,70 @@ func (e *entry) refresh(f atomicfile.File, id TaskID) error {
 		}
 	}
 	e.st = nil // after an error the next read starts from the header
-	if _, err := st.follow(f, fi.Size(), nil); err != nil {
+	if _, err := st.follow(f, stamp.Size, nil); err != nil {
 		return err
 	}
 	if st.task == nil {
 		return corrupt("the log has no submit")
 	}
-	e.st, e.ino, e.size, e.mtime = st, uint64(ino), fi.Size(), fi.ModTime()
+	e.st, e.stamp = st, stamp
 	return nil
+}
+
+// advance replays the frame that the caller has appended to f under the task's
+// lock, without reading it back; the caller holds e.mu. Where a reader of this
+// process has seen the frame already, or e knows less, refresh finds out.
+func (e *entry) advance(f atomicfile.File, id TaskID, before position, fr frame) error {
+	if e.st != nil && e.st.position == before {
+		st := e.st
+		e.st = nil
+		if err := st.apply(fr); err != nil {
+			return err
+		}
+		stamp, err := stampOfFile(f)
+		if err != nil {
+			return err
+		}
+		e.st, e.stamp = st, stamp
+	}
+	return e.refresh(f, id)
+}
+
+func stampOfFile(f atomicfile.File) (saferead.Stamp, error) {
+	t, err := statStamp(f)
+	return saferead.Stamp{Dev: t.dev, Ino: t.ino, Size: t.size, Modified: t.mtime, Changed: t.ctime}, err
+}
+
+// remembered calls fn with what this process has replayed of the log, where
+// the log is still in the very state that it was replayed in: the same private
+// file in a private folder, of the same size, times and end. ok is false where
+// there is any doubt; then the log is to be opened.
+func (s *Store) remembered(dir string, fn func(*state) error) (ok bool, err error) {
+	s.mu.Lock()
+	e := s.cache[dir]
+	s.mu.Unlock()
+	if e == nil {
+		return false, nil
+	}
+	stamp, err := s.tasks.Peek(dir, logName)
+	if err != nil {
+		return false, nil // opening it says what is wrong
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.st == nil || e.stamp != stamp || e.st.end != stamp.Size {
+		return false, nil
+	}
+	return true, fn(e.st)
 }
 
 // read refreshes the task's entry and calls fn with it under its lock. A log
 // that looks damaged without the lock is read again with it: a writer that
 // cuts a torn tail off and appends may have been seen half way.
 func (s *Store) read(id TaskID, fn func(*state) error) error {
+	if ok, err := s.remembered(dirName(id), fn); ok {
+		return err
+	}
 	d, err := s.taskDir(id)
 	if err != nil {
 		return err
@@ -171,12 +220,15 @@ func describe(d *saferead.Dir, err error) error {
 
 // Get returns the task as it is on disk now; the copy is the caller's. *Error not_found.
 func (s *Store) Get(id TaskID) (Task, error) {
-	var t Task
+	var t *Task
 	err := s.read(id, func(st *state) error {
-		t = st.task.clone()
+		t = st.task
 		return nil
 	})
-	return t, err
+	if err != nil {
+		return Task{}, err
+	}
+	return t.clone(), nil
 }
 
 // List returns every task ID, sorted. It reads the header of each log that

@@ -39,7 +39,7 @@ func NextCommand(t *Task, c Command, at int64) (Task, error) {
 	if *c.Expected != t.Revision {
 		return Task{}, refuse("revision_mismatch", "the task is at revision %d; read it again", t.Revision)
 	}
-	n := t.clone()
+	n := t.fork()
 	n.Revision++
 	n.UpdatedAt = at
 	switch a := c.Action; {
@@ -93,7 +93,7 @@ func NextEvent(t *Task, epoch Epoch, ev Event, at int64) (Task, error) {
 	if n := ev.members(); n != 1 {
 		return Task{}, refuse("invalid_command", "an event has exactly one member, not %d", n)
 	}
-	n := t.clone()
+	n := t.fork()
 	n.Revision++
 	n.UpdatedAt = at
 	var err error

@@ -22,8 +22,13 @@ type state struct {
 	at       int64 // Unix seconds of the last record; time in a log never runs back
 	events   int
 	commands map[string]done
-	end      int64             // offset behind the last whole frame
-	last     [sha256.Size]byte // its hash
+	position
+}
+
+// position is a place between two frames of a log.
+type position struct {
+	end  int64             // offset behind the last whole frame
+	last [sha256.Size]byte // its hash
 }
 
 // start reads the header.
@@ -32,13 +37,16 @@ func start(r io.ReaderAt, size int64) (*state, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &state{id: id, commands: map[string]done{}, end: n, last: hash}, nil
+	return &state{id: id, commands: map[string]done{}, position: position{n, hash}}, nil
 }
 
 // follow replays what r holds behind s.end. It stops quietly before a torn
 // tail, and reports whether there is one. each may be nil.
 func (s *state) follow(r io.ReaderAt, size int64, each func(frame)) (tornTail bool, err error) {
-	br := bufio.NewReaderSize(io.NewSectionReader(r, s.end, size-s.end), 32<<10)
+	if size == s.end {
+		return false, nil
+	}
+	br := bufio.NewReaderSize(io.NewSectionReader(r, s.end, size-s.end), int(min(size-s.end, 32<<10)))
 	for {
 		f, err := readFrame(br, size-s.end, s.last)
 		if err == io.EOF {
@@ -78,7 +86,7 @@ func (s *state) apply(f frame) error {
 		if _, again := s.commands[c.CommandID]; again {
 			return corrupt("command %s stands twice", c.CommandID)
 		}
-		t, receipt, err := s.command(c, rec.request, rec.at)
+		t, receipt, err := receiptOf(s.task, s.sequence, c, rec.request, rec.at)
 		if err != nil {
 			return corrupt("command: %v", err)
 		}
@@ -121,13 +129,14 @@ func (s *state) forward(at, sequence int64) error {
 	return nil
 }
 
-// command is the transition and the receipt of a command that s does not hold yet.
-func (s *state) command(c Command, request []byte, at int64) (Task, Receipt, error) {
-	t, err := NextCommand(s.task, c, at)
+// receiptOf is the transition and the receipt of a command that a log does not
+// hold yet; t is nil before the submit, sequence that of the last record.
+func receiptOf(t *Task, sequence int64, c Command, request []byte, at int64) (Task, Receipt, error) {
+	n, err := NextCommand(t, c, at)
 	if err != nil {
 		return Task{}, Receipt{}, err
 	}
-	return t, Receipt{Schema: receiptSchema, CommandID: c.CommandID, TaskID: c.TaskID,
-		RequestDigest: DigestOf(request), Sequence: s.sequence + 1,
-		Revision: t.Revision, Status: t.Status, Execution: t.Execution, Checks: t.Checks}, nil
+	return n, Receipt{Schema: receiptSchema, CommandID: c.CommandID, TaskID: c.TaskID,
+		RequestDigest: DigestOf(request), Sequence: sequence + 1,
+		Revision: n.Revision, Status: n.Status, Execution: n.Execution, Checks: n.Checks}, nil
 }

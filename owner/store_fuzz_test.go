@@ -32,8 +32,7 @@ func FuzzLog(f *testing.F) {
 	header := appendHeader(nil, deviceTask)
 	c := submitOf(deviceTask, "c1")
 	request, _ := EncodeCommand(c)
-	st := &state{id: deviceTask, commands: map[string]done{}}
-	task, receipt, _ := st.command(c, request, 5)
+	task, receipt, _ := receiptOf(nil, 0, c, request, 5)
 	one := appendFrame(bytes.Clone(header), frameCmd, sha256.Sum256(header), commandRecord{5, receipt, request}.encode())
 	last := sha256.Sum256(one[len(header):])
 	two := appendFrame(bytes.Clone(one), frameEvent, last, mustJSON(eventRecord{2, 1, Event{Admitted: admission(&task)}, 6}))
@@ -62,8 +61,7 @@ func FuzzLog(f *testing.F) {
 func FuzzRecords(f *testing.F) {
 	c := submitOf(deviceTask, "c1")
 	request, _ := EncodeCommand(c)
-	st := &state{id: deviceTask, commands: map[string]done{}}
-	task, receipt, _ := st.command(c, request, 5)
+	task, receipt, _ := receiptOf(nil, 0, c, request, 5)
 	f.Add(byte(frameCmd), commandRecord{5, receipt, request}.encode())
 	f.Add(byte(frameEvent), mustJSON(eventRecord{2, 1, Event{Admitted: admission(&task)}, 6}))
 	f.Add(byte(frameEvent), mustJSON(eventRecord{2, 1, Event{NotStarted: ptr("x")}, 6}))

@@ -113,19 +113,68 @@ func (d *Dir) Open(name string, flag int) (*os.File, error) {
 		f.Close()
 		return nil, err
 	}
-	if err := d.Same(name, f); err != nil {
+	if err := d.same(name, f, &st); err != nil {
 		f.Close()
 		return nil, err
 	}
 	return f, nil
 }
 
+// Stamp tells one state of a file from every other that the kernel tells apart.
+type Stamp struct {
+	Dev, Ino          uint64
+	Size              int64
+	Modified, Changed int64 // ns
+}
+
+// Peek is the stamp of the private file name in the folder of d, or in d itself where folder is "": both are judged as
+// OpenDir and Open do, without being opened. It is for those who have read a file and ask whether it is still that one:
+// a stamp that differs says nothing about what is there, and one that is equal that nothing was done to it.
+func (d *Dir) Peek(folder, name string) (Stamp, error) {
+	if err := single(name); err != nil {
+		return Stamp{}, err
+	}
+	at := name
+	if folder != "" {
+		if err := single(folder); err != nil {
+			return Stamp{}, err
+		}
+		if _, err := d.peek(folder, unix.S_IFDIR); err != nil {
+			return Stamp{}, err
+		}
+		// Whoever puts a link in the folder's place now leads to another file, which has another stamp.
+		at = folder + "/" + name
+	}
+	st, err := d.peek(at, unix.S_IFREG)
+	if err != nil {
+		return Stamp{}, err
+	}
+	return Stamp{Dev: uint64(st.Dev), Ino: uint64(st.Ino), Size: st.Size, Modified: st.Mtim.Nano(), Changed: st.Ctim.Nano()}, nil
+}
+
+func (d *Dir) peek(at string, kind uint32) (*unix.Stat_t, error) {
+	var st unix.Stat_t
+	if err := unix.Fstatat(int(d.f.Fd()), at, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return nil, &os.PathError{Op: "stat", Path: filepath.Join(d.path, at), Err: err}
+	}
+	if err := private(at, &st, kind); err != nil {
+		return nil, fmt.Errorf("in %s: %w", d.path, err)
+	}
+	return &st, nil
+}
+
 // Same reports ErrUnsafe unless name in d still denotes the file that f has open.
 func (d *Dir) Same(name string, f *os.File) error {
-	var open, named unix.Stat_t
+	var open unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &open); err != nil {
 		return &os.PathError{Op: "stat", Path: f.Name(), Err: err}
 	}
+	return d.same(name, f, &open)
+}
+
+// same is Same of a file of which open was just said.
+func (d *Dir) same(name string, f *os.File, open *unix.Stat_t) error {
+	var named unix.Stat_t
 	err := unix.Fstatat(int(d.f.Fd()), name, &named, unix.AT_SYMLINK_NOFOLLOW)
 	if err == unix.ENOENT {
 		return unsafe(f.Name(), "removed while it was opened")

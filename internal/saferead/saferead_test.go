@@ -84,6 +84,9 @@ func TestUnsafe(t *testing.T) {
 					t.Errorf("flag %d: %v", flag, err)
 				}
 			}
+			if _, err := d.Peek("", "f"); !errors.Is(err, saferead.ErrUnsafe) {
+				t.Errorf("not opened: %v", err)
+			}
 		})
 	}
 }
@@ -105,6 +108,9 @@ func TestUnsafeFolder(t *testing.T) {
 		if _, err := saferead.OpenDir(sub); !errors.Is(err, saferead.ErrUnsafe) {
 			t.Errorf("%s by path: %v", name, err)
 		}
+		if _, err := d.Peek("sub", "f"); !errors.Is(err, saferead.ErrUnsafe) {
+			t.Errorf("%s, not opened: %v", name, err)
+		}
 		os.Remove(sub)
 	}
 }
@@ -118,6 +124,38 @@ func TestOpenFolderIsNotFollowedElsewhere(t *testing.T) {
 	}
 	if _, err := d.Read("f", 99); !errors.Is(err, fs.ErrNotExist) {
 		t.Fatal(err)
+	}
+}
+
+func TestPeek(t *testing.T) {
+	path, d := private(t)
+	if _, err := d.Peek("", "f"); !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	f := filepath.Join(path, "sub", "f")
+	if err := errors.Join(os.Mkdir(filepath.Join(path, "sub"), 0o700), os.WriteFile(f, []byte("hello"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	one, err := d.Peek("sub", "f")
+	if err != nil || one.Size != 5 || one.Ino == 0 || one.Modified == 0 || one.Changed == 0 {
+		t.Fatal(one, err)
+	}
+	if again, err := d.Peek("sub", "f"); err != nil || again != one {
+		t.Fatal(again, err)
+	}
+	if err := os.WriteFile(f, []byte("hello you"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if two, err := d.Peek("sub", "f"); err != nil || two == one || two.Ino != one.Ino {
+		t.Fatal(two, err)
+	}
+	for _, name := range []string{"", "..", "a/b"} {
+		if _, err := d.Peek("sub", name); !errors.Is(err, saferead.ErrUnsafe) {
+			t.Errorf("%q: %v", name, err)
+		}
+		if _, err := d.Peek(name, "f"); name != "" && !errors.Is(err, saferead.ErrUnsafe) {
+			t.Errorf("%q: %v", name, err)
+		}
 	}
 }
 
