@@ -344,7 +344,7 @@ func TestTwoCreators(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			o := options
-			o.Timeout = 10 * time.Second
+			o.Timeout = time.Minute
 			d, err := Open(path, o)
 			if err != nil {
 				t.Error(err)
