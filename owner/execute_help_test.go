@@ -95,7 +95,7 @@ func (w *workbench) grant(id TaskID, script string, change ...func(*Grant)) []by
 	w.t.Helper()
 	t := w.get(id)
 	g := Grant{TaskID: id, IntentDigest: t.IntentDigest, ExpectedRevision: t.Revision, Program: shell(w.t),
-		Arguments: []string{"-c", script}, WallSeconds: 60, StreamBytes: 64 << 10, MemoryBytes: 1 << 30,
+		Arguments: []string{"-c", script}, WallSeconds: 600, StreamBytes: 64 << 10, MemoryBytes: 1 << 30,
 		Adapter: t.Intent.Configuration.Adapter, Network: json.RawMessage(`"none"`), Git: "read"}
 	for _, c := range change {
 		c(&g)
