@@ -17,12 +17,13 @@ import (
 	"go.etcd.io/bbolt"
 	"go.uber.org/goleak"
 
+	"holdfast/internal/leaks"
 	"holdfast/nip"
 )
 
 func TestMain(m *testing.M) {
 	// The goroutine that answers for a failing disk lives as long as its child.
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("holdfast/internal/diskfault.(*Disk).serve"))
+	leaks.Main(m, goleak.IgnoreAnyFunction("holdfast/internal/diskfault.(*Disk).serve"))
 }
 
 // start is the time at which every test begins.

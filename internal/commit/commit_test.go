@@ -19,6 +19,7 @@ import (
 	"go.etcd.io/bbolt"
 	"go.uber.org/goleak"
 
+	"holdfast/internal/leaks"
 	"holdfast/internal/skip"
 )
 
@@ -39,7 +40,7 @@ func TestMain(m *testing.M) {
 	}
 	// bbolt's own scan of a damaged file may leave its goroutine behind; the
 	// tests that damage files meet the damage before it.
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("holdfast/internal/diskfault.(*Disk).serve"))
+	leaks.Main(m, goleak.IgnoreAnyFunction("holdfast/internal/diskfault.(*Disk).serve"))
 }
 
 var (
