@@ -18,11 +18,12 @@ import (
 	"go.uber.org/goleak"
 
 	"holdfast/internal/diskfault/faulttest"
+	"holdfast/internal/leaks"
 	"holdfast/nip"
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(faulttest.IgnoreLeak))
+	leaks.Main(m, goleak.IgnoreAnyFunction(faulttest.IgnoreLeak))
 }
 
 // start is the time at which every test begins.

@@ -6,8 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
-
+	"holdfast/internal/leaks"
 	"holdfast/owner"
 	"holdfast/sandbox"
 )
@@ -30,5 +29,5 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(child(os.Args[2:]))
 	}
-	goleak.VerifyTestMain(m)
+	leaks.Main(m)
 }

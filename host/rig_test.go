@@ -191,7 +191,7 @@ func (r *rig) close() {
 		r.stop()
 	}
 	if r.c != nil {
-		r.h.Wait(5 * time.Second)
+		r.h.Wait(30 * time.Second)
 		if err := r.c.Close(); err != nil {
 			r.t.Error(err)
 		}
@@ -233,7 +233,7 @@ func (r *rig) until(what string, ok func() bool) {
 	r.t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
-	limit := time.After(20 * time.Second)
+	limit := time.After(time.Minute)
 	for !ok() {
 		select {
 		case <-tick.C:

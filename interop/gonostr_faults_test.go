@@ -125,8 +125,9 @@ func listen(t *testing.T, ctx context.Context, r *nostr.Relay, k nip.SecretKey, 
 	return sub
 }
 
+// patience is for a whole test, on a machine that has much else to do.
 func patience(t *testing.T) context.Context {
-	ctx, stop := context.WithTimeout(t.Context(), relaytest.Patience)
+	ctx, stop := context.WithTimeout(t.Context(), 5*relaytest.Patience)
 	t.Cleanup(stop)
 	return ctx
 }

@@ -1,7 +1,6 @@
 package interop
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -15,8 +14,7 @@ func TestGoNostrClientWithOurRelay(t *testing.T) {
 	url := embeddedRelay(t)
 	host, device := relaytest.Key(t), relaytest.Key(t)
 	requests := answering(t, url, host)
-	ctx, stop := context.WithTimeout(t.Context(), relaytest.Patience)
-	defer stop()
+	ctx := patience(t)
 	r, err := nostr.RelayConnect(ctx, string(url), nostr.WithNoticeHandler(func(n string) { t.Log("notice:", n) }))
 	if err != nil {
 		t.Fatal(err)

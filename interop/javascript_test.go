@@ -22,7 +22,7 @@ func TestJavaScriptClientWithOurRelay(t *testing.T) {
 	}
 	t.Parallel()
 	dir := t.TempDir()
-	ctx, stop := context.WithTimeout(t.Context(), 50*time.Second)
+	ctx, stop := context.WithTimeout(t.Context(), 5*relaytest.Patience)
 	defer stop()
 	install := exec.CommandContext(ctx, "npm", append([]string{"install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", dir}, packages...)...)
 	if out, err := install.CombinedOutput(); err != nil {
@@ -38,7 +38,7 @@ func TestJavaScriptClientWithOurRelay(t *testing.T) {
 	} {
 		t.Run(c.script, func(t *testing.T) {
 			t.Parallel()
-			ctx, stop := context.WithTimeout(t.Context(), 50*time.Second)
+			ctx, stop := context.WithTimeout(t.Context(), 5*relaytest.Patience)
 			defer stop()
 			script, err := os.ReadFile(filepath.Join("testdata", c.script))
 			if err != nil {

@@ -95,7 +95,7 @@ func (w *workbench) grant(id TaskID, script string, change ...func(*Grant)) []by
 	w.t.Helper()
 	t := w.get(id)
 	g := Grant{TaskID: id, IntentDigest: t.IntentDigest, ExpectedRevision: t.Revision, Program: shell(w.t),
-		Arguments: []string{"-c", script}, WallSeconds: 60, StreamBytes: 64 << 10, MemoryBytes: 1 << 30,
+		Arguments: []string{"-c", script}, WallSeconds: 600, StreamBytes: 64 << 10, MemoryBytes: 1 << 30,
 		Adapter: t.Intent.Configuration.Adapter, Network: json.RawMessage(`"none"`), Git: "read"}
 	for _, c := range change {
 		c(&g)
@@ -159,7 +159,7 @@ func waitDone(t testing.TB, done <-chan struct{}) {
 	t.Helper()
 	select {
 	case <-done:
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the owner process did not end")
 	}
 }
@@ -169,7 +169,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(30 * time.Second); !ok(); <-tick.C {
+	for deadline := time.Now().Add(time.Minute); !ok(); <-tick.C {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited in vain for %s", what)
 		}

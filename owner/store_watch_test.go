@@ -9,7 +9,7 @@ import (
 // next receives until want comes, within a deadline that only a failure reaches.
 func next[T comparable](t *testing.T, ch <-chan T, want T) {
 	t.Helper()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(time.Minute)
 	for {
 		select {
 		case got, open := <-ch:

@@ -7,14 +7,14 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
-	"go.uber.org/goleak"
 
+	"holdfast/internal/leaks"
 	"holdfast/nip"
 	"holdfast/relay"
 	"holdfast/relay/relaytest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.Main(m) }
 
 // dial links a fresh key to h until the test ends, by one connection unless the
 // test says how long one lives.

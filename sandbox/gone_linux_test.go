@@ -37,10 +37,10 @@ func TestGoneBeforeItIsReaped(t *testing.T) {
 	if err := json.Unmarshal(line, &id); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the program runs", 10*time.Second, func() bool { return len(alive(t, mark)) > 1 })
+	eventually(t, "the program runs", 30*time.Second, func() bool { return len(alive(t, mark)) > 1 })
 	cmd.Process.Signal(syscall.SIGKILL)
 	cmd.Wait()
-	eventually(t, "the group is called gone", 5*time.Second, func() bool {
+	eventually(t, "the group is called gone", 30*time.Second, func() bool {
 		gone, err := sandbox.Gone(id)
 		return err == nil && gone
 	})

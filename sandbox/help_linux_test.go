@@ -35,7 +35,7 @@ func shell(t testing.TB, script string, args ...string) sandbox.Spec {
 	t.Helper()
 	return sandbox.Spec{
 		Program: canonical(t, "/bin/sh"), Arguments: append([]string{"-c", script, "sh"}, args...),
-		Workspace: temp(t), Write: true, Wall: 20 * time.Second, StreamBytes: 256 << 10,
+		Workspace: temp(t), Write: true, Wall: 2 * time.Minute, StreamBytes: 256 << 10,
 	}
 }
 

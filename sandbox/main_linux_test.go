@@ -4,8 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"go.uber.org/goleak"
-
+	"holdfast/internal/leaks"
 	"holdfast/sandbox"
 )
 
@@ -30,5 +29,5 @@ func TestMain(m *testing.M) {
 		crippled(os.Args[2], os.Args[3])
 		os.Exit(0)
 	}
-	goleak.VerifyTestMain(m)
+	leaks.Main(m)
 }

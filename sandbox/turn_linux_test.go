@@ -43,7 +43,7 @@ func marker(t testing.TB) string {
 // await reads standard output until it holds a word n times.
 func await(t testing.TB, p *sandbox.Process, word string, n int) {
 	t.Helper()
-	limit := time.After(10 * time.Second)
+	limit := time.After(time.Minute)
 	var got strings.Builder
 	for strings.Count(got.String(), word) < n {
 		select {
@@ -180,7 +180,7 @@ func TestStreamHeldOutsideDoesNotDelayTheEnd(t *testing.T) {
 
 func TestStopIsPoliteFirst(t *testing.T) {
 	s := shell(t, `trap 'echo polite; exit 0' TERM; echo up; while :; do sleep 0.05; done`)
-	s.Grace = 10 * time.Second
+	s.Grace = time.Minute
 	p := start(t, s)
 	p.Release()
 	await(t, p, "up", 1)
@@ -273,7 +273,8 @@ func TestWallClock(t *testing.T) {
 	if r.Ending != sandbox.EndingTimeout || r.ExitCode != nil {
 		t.Errorf("result %+v", r)
 	}
-	if r.Elapsed < s.Wall || r.Elapsed > s.Wall+3*time.Second {
+	// The 300 s that it would sleep are the other possibility.
+	if r.Elapsed < s.Wall || r.Elapsed > s.Wall+30*time.Second {
 		t.Errorf("elapsed %s", r.Elapsed)
 	}
 }
@@ -302,7 +303,7 @@ func TestForkBombIsBounded(t *testing.T) {
 	if r.Ending != sandbox.EndingTimeout || !r.Cleanup.Confirmed {
 		t.Errorf("result %+v", r)
 	}
-	if r.Elapsed > s.Wall+2*time.Second {
+	if r.Elapsed > s.Wall+30*time.Second { // it would go on for 300 s
 		t.Errorf("ended after %s", r.Elapsed)
 	}
 	if most > 520 {
@@ -418,13 +419,13 @@ func TestSupervisorKilled(t *testing.T) {
 	if err := json.Unmarshal(line, &id); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the program runs", 10*time.Second, func() bool { return len(alive(t, mark)) > 1 })
+	eventually(t, "the program runs", 30*time.Second, func() bool { return len(alive(t, mark)) > 1 })
 	if gone, err := sandbox.Gone(id); err != nil || gone {
 		t.Errorf("gone %v, %v while it runs", gone, err)
 	}
 	cmd.Process.Signal(syscall.SIGKILL)
 	cmd.Wait()
-	eventually(t, "nothing is left", 5*time.Second, func() bool {
+	eventually(t, "nothing is left", 30*time.Second, func() bool {
 		gone, err := sandbox.Gone(id)
 		return err == nil && gone && len(alive(t, mark)) == 0
 	})
@@ -526,7 +527,7 @@ func TestSoak(t *testing.T) {
 	for i := range 50 {
 		once(i)
 	}
-	eventually(t, "no descriptor and no goroutine stays", 5*time.Second, func() bool {
+	eventually(t, "no descriptor and no goroutine stays", 30*time.Second, func() bool {
 		return count() <= before && runtime.NumGoroutine() <= routines
 	})
 }

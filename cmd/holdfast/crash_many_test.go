@@ -13,6 +13,7 @@ import (
 // TestManyStarts: a host that was started often in five minutes has as many
 // open invitations as it may, and serves all the same.
 func TestManyStarts(t *testing.T) {
+	t.Parallel()
 	s, ctx := stage(t)
 	if err := host.Init(s.home, "", s.g.coreOptions()); err != nil {
 		t.Fatal(err)
@@ -43,6 +44,7 @@ func TestManyStarts(t *testing.T) {
 
 // TestLongJournal: the list is whole, however many pages it takes.
 func TestLongJournal(t *testing.T) {
+	t.Parallel()
 	s, ctx := stage(t)
 	if err := s.stepHome(ctx); err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 )
 
 func TestDeviceInvite(t *testing.T) {
+	t.Parallel()
 	v, s, _ := atHost(t)
 	s.set(func(nip.Request) (nip.Outcome, *nip.Refusal) {
 		now := time.Now().Unix()
@@ -48,6 +49,7 @@ func TestDeviceInvite(t *testing.T) {
 // The administrator reads the host's request, approves or denies exactly it,
 // and the admitted device takes the grant that was passed on.
 func TestDeviceEnrollment(t *testing.T) {
+	t.Parallel()
 	v, s, self := atHost(t)
 	if list := v.ok(t, "enrollments")["enrollments"].([]any); len(list) != 0 {
 		t.Errorf("before: %v", list)

@@ -13,6 +13,7 @@ import (
 // Two hosts in one profile: a verb needs to be told which, and then talks to
 // that one alone.
 func TestDeviceHosts(t *testing.T) {
+	t.Parallel()
 	v, a, _ := atHost(t)
 	b := newStandIn(t)
 	answer := func(label nip.Label) func(nip.Request) (nip.Outcome, *nip.Refusal) {
@@ -62,6 +63,7 @@ func TestDeviceHosts(t *testing.T) {
 
 // A verb that meets a renewed grant says so, and from then on the new end shows.
 func TestDeviceRenewal(t *testing.T) {
+	t.Parallel()
 	s := newStandIn(t)
 	s.left = 3600
 	v := &verb{dir: filepath.Join(t.TempDir(), "profile")}

@@ -58,6 +58,7 @@ func boss(ctx context.Context, s *tour, stdin string, into any, args ...string) 
 // TestOwnerElsewhere: the owner's secret is on no disk here, and the owner
 // invites, commands, admits and revokes all the same.
 func TestOwnerElsewhere(t *testing.T) {
+	t.Parallel()
 	s, ctx, signer, ready := ownedHost(t)
 	must := func(err error) {
 		t.Helper()
@@ -173,6 +174,7 @@ func (v *jsonValue) UnmarshalJSON(b []byte) error { *v = append((*v)[:0], b...);
 // TestSignerSaysNo: whatever the signer does wrong is an error that says so, and
 // the host hears nothing of it.
 func TestSignerSaysNo(t *testing.T) {
+	t.Parallel()
 	s, ctx, signer, ready := ownedHost(t)
 	if err := boss(ctx, s, signer.URL(), nil, "init", "--bunker", "-", "--allow-loopback"); err != nil {
 		t.Fatal(err)
@@ -278,6 +280,7 @@ func (w *weary) Encrypt(ctx context.Context, peer nip.PubKey, text string) (stri
 // TestWaitEndsWithTheSigner: whoever waits for a task does not ask a signer again
 // and again that has said no.
 func TestWaitEndsWithTheSigner(t *testing.T) {
+	t.Parallel()
 	s := newStandIn(t)
 	s.set(readable(nip.PhaseRunning))
 	w := &weary{Keeper: nip.Keep(s.owner)}
@@ -322,6 +325,7 @@ func isArtifact(r remotetest.Request) bool { return strings.Contains(r.Params[0]
 // TestDeviceInitKeys: whose key a profile has, and that a secret is taken from
 // no argument.
 func TestDeviceInitKeys(t *testing.T) {
+	t.Parallel()
 	signer := remotetest.New(t)
 	v := &verb{dir: filepath.Join(t.TempDir(), "profile")}
 	for _, args := range [][]string{{"--bunker", signer.URL()}, {"--key", signer.User.Hex()}, {"--key", "-", "--bunker", "-"}, {"--bunker", "-"}} {
@@ -369,6 +373,7 @@ func TestDeviceInitKeys(t *testing.T) {
 
 // TestDeviceOwn: the owner with a copy of the key, and those who are not it.
 func TestDeviceOwn(t *testing.T) {
+	t.Parallel()
 	s := newStandIn(t)
 	s.set(func(r nip.Request) (nip.Outcome, *nip.Refusal) {
 		if r.Grant != "" || r.Epoch != -1 {

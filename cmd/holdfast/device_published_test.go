@@ -57,6 +57,7 @@ func silent(nip.Request) (nip.Outcome, *nip.Refusal) { return nil, nil }
 // With the host off, a read shows the last published page and says plainly that
 // it is that; without one, that nobody answers. A signed no is an answer.
 func TestDeviceReadPublished(t *testing.T) {
+	t.Parallel()
 	v, s, self := atHost(t)
 	s.set(silent)
 	now := time.Now().Unix()
@@ -102,6 +103,7 @@ func TestDeviceReadPublished(t *testing.T) {
 
 // The relay away too: what the profile read before is still there.
 func TestDeviceOfflineWithoutRelay(t *testing.T) {
+	t.Parallel()
 	v, s, self := atHost(t)
 	s.set(func(r nip.Request) (nip.Outcome, *nip.Refusal) {
 		return nip.Dispatched{Operation: "task.command", Reference: taskA}, nil
@@ -126,6 +128,7 @@ func TestDeviceOfflineWithoutRelay(t *testing.T) {
 
 // Where each command stands, from the outbox to what the host published.
 func TestDeviceCommandStates(t *testing.T) {
+	t.Parallel()
 	v, s, self := atHost(t)
 	if doc := v.ok(t, "commands"); len(doc["commands"].([]any)) != 0 || doc["relay_read"] != true {
 		t.Errorf("document %v", doc)
@@ -191,6 +194,7 @@ func TestDeviceCommandStates(t *testing.T) {
 
 // Watch prints pages, command states and hints as they come.
 func TestDeviceWatchPublished(t *testing.T) {
+	t.Parallel()
 	v, s, self := atHost(t)
 	s.set(func(nip.Request) (nip.Outcome, *nip.Refusal) {
 		return nip.Dispatched{Operation: "task.command", Reference: taskA}, nil

@@ -290,6 +290,7 @@ func atHost(t *testing.T) (*verb, *standIn, nip.PubKey) {
 }
 
 func TestDevicePair(t *testing.T) {
+	t.Parallel()
 	s := newStandIn(t)
 	v := &verb{dir: filepath.Join(t.TempDir(), "profile")}
 	v.fails(t, exitFailed, "no_key", "workspaces")
@@ -316,6 +317,7 @@ func TestDevicePair(t *testing.T) {
 const taskA = "abababababababababababababababababababababababababababababababab"
 
 func TestDeviceCommands(t *testing.T) {
+	t.Parallel()
 	v, s, self := atHost(t)
 	s.show(self, nip.Summary{Task: taskA, Sequence: 7, Phase: nip.PhaseRunning, Headline: "Task running", Attention: "none", UpdatedAt: time.Now().Unix()})
 	s.set(func(r nip.Request) (nip.Outcome, *nip.Refusal) {
@@ -361,6 +363,7 @@ func TestDeviceCommands(t *testing.T) {
 
 // Silence keeps the command; a later send uses the same ID.
 func TestDeviceOutbox(t *testing.T) {
+	t.Parallel()
 	v, s, _ := atHost(t)
 	s.set(func(nip.Request) (nip.Outcome, *nip.Refusal) { return nil, nil })
 	e := v.fails(t, exitUnreachable, "no_answer", "send", taskA, "go", "--based-on", "1", "--timeout", "1s")
@@ -432,6 +435,7 @@ func readable(phase nip.Phase) func(r nip.Request) (nip.Outcome, *nip.Refusal) {
 }
 
 func TestDeviceReads(t *testing.T) {
+	t.Parallel()
 	v, s, _ := atHost(t)
 	s.set(readable(nip.PhaseCompleted))
 	if got := v.ok(t, "workspaces")["workspaces"].([]any); len(got) != 2 {
@@ -469,6 +473,7 @@ func TestDeviceReads(t *testing.T) {
 }
 
 func TestDeviceHeld(t *testing.T) {
+	t.Parallel()
 	v, s, _ := atHost(t)
 	s.set(readable(nip.PhaseRunning))
 	other := testID(t)
@@ -502,6 +507,7 @@ func TestDeviceHeld(t *testing.T) {
 }
 
 func TestDeviceCreate(t *testing.T) {
+	t.Parallel()
 	v, s, self := atHost(t)
 	s.set(readable(nip.PhaseQueued))
 	doc := v.ok(t, "create", "--workspace", "beta", "--title", "t", "--prompt", "p")
@@ -534,6 +540,7 @@ func TestDeviceCreate(t *testing.T) {
 }
 
 func TestDeviceCall(t *testing.T) {
+	t.Parallel()
 	v, s, _ := atHost(t)
 	s.set(readable(nip.PhaseQueued))
 	doc := v.ok(t, "call", "--op", `{"kind":"workspace.list"}`)
@@ -550,6 +557,7 @@ func TestDeviceCall(t *testing.T) {
 }
 
 func TestDeviceWatch(t *testing.T) {
+	t.Parallel()
 	v, s, self := atHost(t)
 	s.set(readable(nip.PhaseRunning))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -571,6 +579,7 @@ func TestDeviceWatch(t *testing.T) {
 
 // The profile's own troubles have their exit codes.
 func TestDeviceProfileErrors(t *testing.T) {
+	t.Parallel()
 	v, s, _ := atHost(t)
 	path := filepath.Join(v.dir, "hosts", string(s.key.Public())+".json")
 	good, err := os.ReadFile(path)
@@ -588,6 +597,7 @@ func TestDeviceProfileErrors(t *testing.T) {
 }
 
 func TestDeviceUnreachable(t *testing.T) {
+	t.Parallel()
 	v, s, _ := atHost(t)
 	s.set(func(nip.Request) (nip.Outcome, *nip.Refusal) { return nil, nil })
 	v.fails(t, exitUnreachable, "no_answer", "workspaces", "--timeout", "300ms")

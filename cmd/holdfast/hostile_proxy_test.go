@@ -28,6 +28,7 @@ type liar struct {
 	mu     sync.Mutex
 	script *script // nil: honest
 	legs   map[*leg]bool
+	over   bool // the test ended: who connects now is hung up on
 }
 
 // script is what a liar does. A nil half passes everything on.
@@ -114,12 +115,21 @@ func newLiar(t *testing.T) *liar {
 	go func() { served <- honest.Serve(behind) }()
 	var legs sync.WaitGroup
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		l.mu.Lock()
+		if l.over {
+			l.mu.Unlock()
+			return
+		}
 		legs.Add(1)
+		l.mu.Unlock()
 		defer legs.Done()
 		l.serve(w, r, "ws://"+behind.Addr().String()+"/")
 	})}
 	go server.Serve(front)
 	t.Cleanup(func() {
+		l.mu.Lock()
+		l.over = true
+		l.mu.Unlock()
 		server.Close()
 		l.hangUp()
 		legs.Wait()
@@ -178,6 +188,9 @@ func (l *liar) serve(w http.ResponseWriter, r *http.Request, behind string) {
 	g := &leg{liar: l, down: down, up: up, ctx: ctx, cut: cut}
 	l.mu.Lock()
 	l.legs[g] = true
+	if l.over {
+		cut()
+	}
 	l.mu.Unlock()
 	defer func() {
 		l.mu.Lock()

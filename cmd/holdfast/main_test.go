@@ -1,6 +1,7 @@
 package main
 
 import (
+	"flag"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,7 +15,8 @@ import (
 
 // TestMain lets the test binary be the product: as a sandbox stage, as an
 // execution owner, and as the command itself whenever its first argument is no
-// flag of the test runner.
+// flag of the test runner. More tests run at once than there are processors:
+// most of their time they wait for clocks, disks and each other's processes.
 func TestMain(m *testing.M) {
 	sandbox.Reexec()
 	if len(os.Args) > 1 && os.Args[1] == owner.OwnerArg {
@@ -23,6 +25,8 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-test.") {
 		os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 	}
+	flag.Parse()
+	flag.Set("test.parallel", "8")
 	testscript.Main(m, map[string]func(){
 		"holdfast": func() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) },
 	})

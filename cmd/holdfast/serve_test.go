@@ -14,6 +14,7 @@ import (
 // TestServeOnAnotherRelay drives a task over a relay that is a process of its
 // own: the host's websocket client is on the path instead of the embedded one.
 func TestServeOnAnotherRelay(t *testing.T) {
+	t.Parallel()
 	s, ctx := stage(t)
 	addr := freePort(t)
 	relay, err := s.spawn("relay", "serve", "--json", "--home", filepath.Join(s.dir, "relay-home"), "--listen", addr)
@@ -70,6 +71,7 @@ func TestServeOnAnotherRelay(t *testing.T) {
 // TestBoundedCommand is the local operator's road: an exact task command, a
 // public execution grant, a turn in the foreground and one detached.
 func TestBoundedCommand(t *testing.T) {
+	t.Parallel()
 	s, ctx := stage(t)
 	if err := s.stepHome(ctx); err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 
 // TestTaskChanges: what a turn changed comes out of the store by two verbs when its workspace is gone.
 func TestTaskChanges(t *testing.T) {
+	t.Parallel()
 	s, ctx := stage(t)
 	if err := s.stepHome(ctx); err != nil {
 		t.Fatal(err)

@@ -14,6 +14,10 @@ import (
 
 const tourLabel = "repository"
 
+// firstPrompt is that of the first task. Its turn lasts so long that a busy
+// machine still publishes that it runs: summaries of one task coalesce.
+const firstPrompt = "wait 3"
+
 func (t *tour) stepHome(ctx context.Context) error {
 	if err := makeDemoRepository(ctx, t.repo); err != nil {
 		return err
@@ -171,7 +175,7 @@ func (t *tour) stepCreate(ctx context.Context) error {
 	if err := t.operator(ctx, nil, "policy", "off"); err != nil {
 		return err
 	}
-	task, err := t.create(ctx, "a first task", "wait 1")
+	task, err := t.create(ctx, "a first task", firstPrompt)
 	if err != nil {
 		return err
 	}
@@ -199,7 +203,7 @@ func (t *tour) stepCreate(ctx context.Context) error {
 	}
 	t.say("sandbox", fmt.Sprintf("pid %d in its own PID namespace; nothing left after it", r.Process.PID), map[string]any{"process": r.Process})
 	note, err := os.ReadFile(filepath.Join(now.Worktree.Path, "notes.txt"))
-	if err != nil || string(note) != "wait 1\n" {
+	if err != nil || string(note) != firstPrompt+"\n" {
 		return fmt.Errorf("notes.txt of the worktree holds %q", note)
 	}
 	if _, err := os.Stat(filepath.Join(t.repo, "notes.txt")); !errors.Is(err, os.ErrNotExist) {

@@ -187,7 +187,7 @@ func (t *tour) stepInterrupt(ctx context.Context) error {
 	if err := t.journal(ctx, "queue", t.first); err != nil {
 		return err
 	}
-	return t.notes("wait 1", "wait 120", "the second message", "the first message, edited")
+	return t.notes(firstPrompt, "wait 120", "the second message", "the first message, edited")
 }
 
 // ended waits until a turn has its end.
@@ -233,7 +233,7 @@ func (t *tour) stepSteer(ctx context.Context) error {
 	if err := t.journal(ctx, "steer", s.Command); err != nil {
 		return err
 	}
-	return t.notes("wait 1", "wait 120", "the second message", "the first message, edited", "wait 90", "do this instead")
+	return t.notes(firstPrompt, "wait 120", "the second message", "the first message, edited", "wait 90", "do this instead")
 }
 
 func (t *tour) stepAnswer(ctx context.Context) error {
@@ -256,15 +256,16 @@ func (t *tour) stepAnswer(ctx context.Context) error {
 }
 
 func (t *tour) stepKill(ctx context.Context) error {
-	if _, err := t.command(ctx, "send", t.task, "wait 6"); err != nil {
+	// Long enough that a busy machine still kills the host within it.
+	if _, err := t.command(ctx, "send", t.task, "wait 10"); err != nil {
 		return err
 	}
 	before, err := t.running(ctx, 9)
 	if err != nil {
 		return err
 	}
-	held, err := t.command(ctx, "queue", t.task, "said before the crash")
-	if err != nil {
+	var held sent
+	if err := t.phone(ctx, &held, "queue", t.task, "said before the crash"); err != nil {
 		return err
 	}
 	t.kept = held.Command
@@ -325,8 +326,8 @@ func (t *tour) stepReplay(ctx context.Context) error {
 		return fmt.Errorf("the replay changed something: %+v", now)
 	}
 	t.say("replay", fmt.Sprintf("the same command in a new request: %s at revision %d, as the first time", now.Outcome, now.Revision), nil)
-	return t.notes("wait 1", "wait 120", "the second message", "the first message, edited", "wait 90", "do this instead",
-		"ask me something", "blue", "wait 6", "said before the crash")
+	return t.notes(firstPrompt, "wait 120", "the second message", "the first message, edited", "wait 90", "do this instead",
+		"ask me something", "blue", "wait 10", "said before the crash")
 }
 
 // replayOf is the operation of a queue command exactly as it was sent.

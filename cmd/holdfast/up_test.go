@@ -75,6 +75,7 @@ func exitOf(t *testing.T, s *tour, ctx context.Context, args ...string) (int, st
 }
 
 func TestUpTwice(t *testing.T) {
+	t.Parallel()
 	s, ctx := stage(t)
 	port := freePort(t)
 	p, first := up(t, s, ctx, "--listen", port)
@@ -114,6 +115,7 @@ func TestUpTwice(t *testing.T) {
 }
 
 func TestForeignHome(t *testing.T) {
+	t.Parallel()
 	skip.Root(t, "give a folder to another user")
 	s, ctx := stage(t)
 	if err := os.Mkdir(s.home, 0o700); err != nil {

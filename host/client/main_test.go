@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"go.uber.org/goleak"
+	"holdfast/internal/leaks"
 )
 
 // TestMain runs the suite, or the child process that a test kills.
@@ -13,5 +13,5 @@ func TestMain(m *testing.M) {
 		childSend(dir)
 		return
 	}
-	goleak.VerifyTestMain(m)
+	leaks.Main(m)
 }

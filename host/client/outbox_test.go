@@ -186,7 +186,7 @@ func TestBusy(t *testing.T) {
 	if _, _, err := d.Command(t.Context(), command(t, nip.Send, "x")); !errors.Is(err, ErrBusy) {
 		t.Errorf("err = %v", err)
 	}
-	if took := time.Since(began); took > 4*time.Second {
+	if took := time.Since(began); took > 20*time.Second {
 		t.Errorf("waited %v", took)
 	}
 	if len(p.published()) != 0 {

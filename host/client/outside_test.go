@@ -14,6 +14,7 @@ import (
 	"holdfast/internal/skip"
 	"holdfast/nip"
 	"holdfast/relay"
+	"holdfast/relay/relaytest"
 )
 
 // deviceExample is the program that docs/wire.md shows under "A device in Go".
@@ -87,7 +88,7 @@ func TestDeviceOutsideThisModule(t *testing.T) {
 		case nip.TaskCreate:
 			now := time.Now().Unix()
 			for i, phase := range []nip.Phase{nip.PhaseQueued, nip.PhaseRunning, nip.PhaseCompleted} {
-				ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+				ctx, cancel := context.WithTimeout(context.Background(), relaytest.Patience)
 				ev := h.sealSummary(h.key, h.grant.Device, h.summary(string(r.ID), int64(i+1), phase, now))
 				if err := publisher.Publish(ctx, ev); err != nil {
 					t.Errorf("publish a summary: %v", err)
@@ -102,10 +103,10 @@ func TestDeviceOutsideThisModule(t *testing.T) {
 	}
 	h.online(t)
 	profile := filepath.Join(t.TempDir(), "profile")
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	for round, args := range [][]string{{"-code", h.code(h.invitation()), "-allow-loopback"}, nil} {
-		c := exec.CommandContext(ctx, bin, append(args, "-profile", profile, "-workspace", "demo", "-prompt", "hello", "-limit", "50s")...)
+		c := exec.CommandContext(ctx, bin, append(args, "-profile", profile, "-workspace", "demo", "-prompt", "hello", "-limit", "2m")...)
 		out, err := c.CombinedOutput()
 		if err != nil {
 			t.Fatalf("round %d: %v\n%s", round, err, out)

@@ -13,6 +13,7 @@ import (
 
 	"holdfast/nip"
 	"holdfast/relay"
+	"holdfast/relay/relaytest"
 )
 
 var taskA, taskB = strings.Repeat("0a", 32), strings.Repeat("0b", 32)
@@ -516,7 +517,7 @@ func TestWatchPublications(t *testing.T) {
 		select {
 		case u = <-watches[0]:
 		case u = <-watches[1]:
-		case <-time.After(30 * time.Second):
+		case <-time.After(relaytest.Patience):
 			t.Fatal("neither showed the hints")
 		}
 		if u.Hints == nil {

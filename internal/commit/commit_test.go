@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"holdfast/internal/diskfault/faulttest"
+	"holdfast/internal/leaks"
 	"holdfast/internal/skip"
 )
 
@@ -40,7 +41,7 @@ func TestMain(m *testing.M) {
 	}
 	// bbolt's own scan of a damaged file may leave its goroutine behind; the
 	// tests that damage files meet the damage before it.
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(faulttest.IgnoreLeak))
+	leaks.Main(m, goleak.IgnoreAnyFunction(faulttest.IgnoreLeak))
 }
 
 var (
@@ -345,7 +346,7 @@ func TestTwoCreators(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			o := options
-			o.Timeout = 10 * time.Second
+			o.Timeout = time.Minute
 			d, err := Open(path, o)
 			if err != nil {
 				t.Error(err)

@@ -15,15 +15,15 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nbd-wtf/go-nostr"
 	"github.com/rs/zerolog"
-	"go.uber.org/goleak"
 
+	"holdfast/internal/leaks"
 	"holdfast/nip"
 	"holdfast/relay"
 	"holdfast/relay/embedded"
 	"holdfast/relay/relaytest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.Main(m) }
 
 // clock is a time that a test moves.
 type clock struct {

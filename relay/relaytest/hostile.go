@@ -24,8 +24,9 @@ type Hostile struct {
 	// DialContext reaches a relay made by NewHostilePipe; nil otherwise.
 	DialContext func(ctx context.Context, network, addr string) (net.Conn, error)
 
-	mu    sync.Mutex // guards conns
+	mu    sync.Mutex // guards what follows
 	conns int
+	over  bool // the test ended: who connects now is not waited for, and not served
 }
 
 // HostileConn is one connection. Its methods end the script when the client is
@@ -100,7 +101,13 @@ func (h *Hostile) serve(t testing.TB, ln net.Listener, script func(c *HostileCon
 	ctx, cancel := context.WithCancel(context.Background())
 	var all sync.WaitGroup
 	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h.mu.Lock()
+		if h.over {
+			h.mu.Unlock()
+			return
+		}
 		all.Add(1)
+		h.mu.Unlock()
 		defer all.Done()
 		ws, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true})
 		if err != nil {
@@ -125,6 +132,9 @@ func (h *Hostile) serve(t testing.TB, ln net.Listener, script func(c *HostileCon
 	all.Go(func() { s.Serve(ln) })
 	t.Cleanup(func() {
 		cancel()
+		h.mu.Lock()
+		h.over = true
+		h.mu.Unlock()
 		s.Close()
 		all.Wait()
 	})

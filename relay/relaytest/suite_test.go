@@ -6,15 +6,15 @@ import (
 	"testing"
 
 	"github.com/rs/zerolog"
-	"go.uber.org/goleak"
 
+	"holdfast/internal/leaks"
 	"holdfast/nip"
 	"holdfast/relay"
 	"holdfast/relay/embedded"
 	"holdfast/relay/relaytest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.Main(m) }
 
 // open starts an embedded relay on a real socket.
 func open(t *testing.T) (*embedded.Relay, nip.RelayURL) {

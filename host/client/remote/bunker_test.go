@@ -9,13 +9,13 @@ import (
 	"time"
 
 	"github.com/nbd-wtf/go-nostr"
-	"go.uber.org/goleak"
 
 	"holdfast/host/client/remote/remotetest"
+	"holdfast/internal/leaks"
 	"holdfast/nip"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.Main(m) }
 
 func newKey(t testing.TB) nip.SecretKey {
 	t.Helper()
