@@ -120,7 +120,7 @@ func (h *Host) lastPage(t *owner.Task, now int64) (nip.Artifact, bool, error) {
 	if len(labels) == 0 {
 		return nip.Artifact{}, false, nil
 	}
-	page, err := fitPage(labels[0], pageSteps, func(limit int) (owner.View, error) {
+	page, err := fitPage(labels[0], pageSteps, h.changes(t), func(limit int) (owner.View, error) {
 		return h.store.ViewLast(t.ID, limit, stepLimit)
 	})
 	if err != nil {

@@ -180,14 +180,31 @@ func (h *Host) readTask(w Workspace, q nip.ReadQuery) (nip.Page, nip.Code, error
 			NextStep: c.NextStep, PrefixDigest: owner.Digest(c.PrefixDigest),
 		}
 	}
-	page, err = fitPage(w.Label, q.Limit, func(limit int) (owner.View, error) {
+	page, err = fitPage(w.Label, q.Limit, h.changes(&t), func(limit int) (owner.View, error) {
 		return h.store.View(t.ID, limit, stepLimit, from)
 	})
 	return page, "", err
 }
 
+// changes is the manifest of what the newest turn that kept one changed, for
+// the page: everything in it is task.original with this source, or by the
+// digest of its bytes with artifact.
+func (h *Host) changes(t *owner.Task) []nip.PageArtifact {
+	ref, err := h.store.ChangesOf(t)
+	switch {
+	case err != nil:
+		h.log.Error().Err(err).Str("task", string(t.ID)).Msg("the manifest of a turn's changes cannot be read")
+		return []nip.PageArtifact{{Label: "changes", State: "unavailable"}}
+	case ref == nil:
+		return nil
+	}
+	return []nip.PageArtifact{{Label: "changes", State: "retained", Original: &nip.OriginalRef{
+		Source: fmt.Sprintf("manifest:%d", ref.Turn), Digest: nip.Digest(ref.Digest), Bytes: ref.Bytes, MediaType: "application/json",
+	}}}
+}
+
 // fitPage makes the page of a view, of as many steps as fit into one reply.
-func fitPage(label nip.Label, limit int, view func(limit int) (owner.View, error)) (nip.Page, error) {
+func fitPage(label nip.Label, limit int, changes []nip.PageArtifact, view func(limit int) (owner.View, error)) (nip.Page, error) {
 	prompt := promptLimit
 	for {
 		v, err := view(limit)
@@ -195,6 +212,7 @@ func fitPage(label nip.Label, limit int, view func(limit int) (owner.View, error
 			return nip.Page{}, err
 		}
 		page := pageOf(label, &v, prompt)
+		page.Artifacts = append(page.Artifacts, changes...)
 		switch {
 		case fits(nip.TaskPage{Task: page}):
 			return page, nil

@@ -75,7 +75,7 @@ func NewHost(c *Core, t Transport, onEvent func(Event)) *Host {
 	h.members.Store(&map[string]bool{string(c.owner): true})
 	h.replies = &replySender{h: h, jobs: map[replyLane]chan replyJob{}}
 	h.outbox = &outboxSender{h: h, bell: make(chan struct{}, 1), retry: outboxRetry, relays: map[nip.RelayURL]*relayOutbox{}}
-	h.starter = &starter{h: h, bell: make(chan struct{}, 1), live: map[owner.TaskID]*owner.Launched{}, changed: map[owner.TaskID]bool{}, seen: map[owner.TaskID]seenTask{}}
+	h.starter = &starter{h: h, bell: make(chan struct{}, 1), live: map[owner.TaskID]*owner.Launched{}, taken: map[owner.TaskID]taken{}, changed: map[owner.TaskID]bool{}, seen: map[owner.TaskID]seenTask{}}
 	h.deadlines = &deadlines{h: h, bell: make(chan struct{}, 1), dirty: map[nip.TaskID]bool{}, retry: map[nip.TaskID]int64{}}
 	h.publisher = &publisher{h: h, bell: make(chan struct{}, 1), dirty: map[owner.TaskID]bool{}, reacted: map[owner.TaskID]int64{}}
 	h.teller = &teller{h: h, bell: make(chan struct{}, 1), settle: statesSettle, pause: statesPause}

@@ -31,9 +31,10 @@ type starter struct {
 	h    *Host
 	bell chan struct{}
 
-	// mu guards live, changed and all.
+	// mu guards live, taken, changed and all.
 	mu      sync.Mutex
 	live    map[owner.TaskID]*owner.Launched // owners that this process started and that were not reaped yet
+	taken   map[owner.TaskID]taken           // queued turns whose owner found their place taken
 	changed map[owner.TaskID]bool            // tasks to look at
 	all     bool                             // look at every open one
 
@@ -127,6 +128,9 @@ func (s *starter) read(ctx context.Context, id owner.TaskID) (*owner.Task, error
 		return nil, nil // the next sweep of all tries again
 	}
 	s.h.index.note(&t)
+	if t.Status != owner.Queued {
+		s.forgetTaken(id)
+	}
 	if !occupies(t.Status) && t.Status != owner.Queued {
 		delete(s.seen, id)
 	} else {
@@ -253,6 +257,12 @@ func (s *starter) start(ctx context.Context, t *owner.Task, p *Policy, digest ni
 		// A task keeps its adapter for good, so waiting would be for nothing.
 		return false, h.notStarted(ctx, t, fmt.Sprintf("the policy now runs %s here, this task was made for %s; make a new one", rule.Adapter, made))
 	}
+	if wait, cause, err := s.waits(t, rule.Write); err != nil || wait {
+		if cause != "" {
+			err = h.notStarted(ctx, t, cause)
+		}
+		return false, err
+	}
 	grant, err := owner.EncodeGrant(grantOf(t, &rule, digest))
 	if err != nil {
 		h.log.Error().Err(err).Str("task", string(t.ID)).Msg("the policy's rule makes no valid grant")
@@ -267,7 +277,7 @@ func (s *starter) start(ctx context.Context, t *owner.Task, p *Policy, digest ni
 		return false, err
 	}
 	if launches > maxLaunches {
-		return false, h.notStarted(ctx, t, "its owner ended before the turn was admitted")
+		return false, h.notStarted(ctx, t, s.unadmitted(t.ID))
 	}
 	l, err := h.opts.Launch(h.store, t.ID, blob)
 	if err != nil {
@@ -283,6 +293,9 @@ func (s *starter) start(ctx context.Context, t *owner.Task, p *Policy, digest ni
 		case <-l.Done:
 		case <-h.stopped:
 			return // the turn goes on, and the next start of the host finds it
+		}
+		if l.Busy() {
+			s.foundTaken(t.ID)
 		}
 		s.mu.Lock()
 		delete(s.live, t.ID)

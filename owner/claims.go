@@ -211,15 +211,16 @@ func (s *Store) release(ctx context.Context, c claim) error {
 }
 
 // WorkspaceHolder is a task whose turn now holds a path, or one above or below
-// it, so that no turn of the task `but` can have it alone; "" where there is
-// none. It is for saying so and for waiting: only an admission decides.
-func (s *Store) WorkspaceHolder(path string, but TaskID) (holder TaskID, err error) {
+// it, so that no turn of the task `but` can have it, alone or beside its like;
+// "" where there is none. It is for saying so and for waiting: only an
+// admission decides.
+func (s *Store) WorkspaceHolder(path string, but TaskID, alone bool) (holder TaskID, err error) {
 	db, err := s.openClaims(readWait, false)
 	if err != nil || db == nil {
 		return "", err
 	}
 	err = db.View(func(tx *bbolt.Tx) error {
-		holder, _, err = s.overlapping(tx, claim{task: but, path: path, alone: true})
+		holder, _, err = s.overlapping(tx, claim{task: but, path: path, alone: alone})
 		return err
 	})
 	return holder, errors.Join(err, db.Close())

@@ -114,11 +114,11 @@ func TestOverlap(t *testing.T) {
 			if two, err := s.Get("two"); err != nil || two.Run != nil || two.Revision != 1 {
 				t.Fatalf("the refused one: %+v %v", two, err)
 			}
-			if who, err := s.WorkspaceHolder(r.second, "two"); err != nil || who != "one" {
+			if who, err := s.WorkspaceHolder(r.second, "two", r.alone2); err != nil || who != "one" {
 				t.Fatalf("holder %q, %v", who, err)
 			}
 			letGo(t, s, "one", r.first)
-			if who, err := s.WorkspaceHolder(r.second, "two"); err != nil || who != "" {
+			if who, err := s.WorkspaceHolder(r.second, "two", r.alone2); err != nil || who != "" {
 				t.Fatalf("holder after the end %q, %v", who, err)
 			}
 			if _, err := hold(s, "two", r.second, r.alone2); err != nil {

@@ -36,6 +36,8 @@ type Store struct {
 	cache  map[string]*entry       // by folder of the task
 	names  map[string]TaskID       // folder -> ID; a log's header never changes
 	traces map[traceKey]*traceScan // see scanTrace
+
+	kept keptCache
 }
 
 // Options of Open.

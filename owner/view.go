@@ -225,8 +225,9 @@ func (s *Store) openPart(t *Task, name string) (atomicfile.File, error) {
 }
 
 // Original reads at most limit bytes (1 to 1 MiB) from offset on of "task",
-// the whole prompt of the current turn, or of "trace:<turn>", a turn's
-// transcript. total and digest are of the whole; a caller that reads on
+// the whole prompt of the current turn, of "trace:<turn>", a turn's
+// transcript, of "manifest:<turn>", what a turn changed, or of
+// "artifact:<hex>", a file that one of the task's manifests kept. total and digest are of the whole; a caller that reads on
 // compares the digest. *Error not_found, invalid_command, limit_exceeded.
 func (s *Store) Original(id TaskID, source string, offset int64, limit int) (data []byte, total int64, digest Digest, err error) {
 	if offset < 0 || limit < 1 || limit > maxOriginal {
@@ -244,10 +245,13 @@ func (s *Store) Original(id TaskID, source string, offset int64, limit int) (dat
 		}
 		return prompt[offset:min(total, offset+int64(limit))], total, DigestOf(prompt), nil
 	}
+	if kind, name, _ := strings.Cut(source, ":"); kind == "manifest" || kind == "artifact" {
+		return s.keptOriginal(&t, kind, name, offset, limit)
+	}
 	word, ok := strings.CutPrefix(source, "trace:")
 	turn, err := strconv.Atoi(word)
 	if !ok || err != nil || strconv.Itoa(turn) != word {
-		return nil, 0, "", refuse("invalid_command", "a source is task or trace:<turn>")
+		return nil, 0, "", refuse("invalid_command", "a source is task, trace:<turn>, manifest:<turn> or artifact:<hex>")
 	}
 	if turn < 1 || turn > len(t.Earlier) && (t.Run == nil || t.Run.Turn != turn) {
 		return nil, 0, "", refuse("not_found", "turn %d has no transcript", turn)

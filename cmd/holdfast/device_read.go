@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -239,7 +240,12 @@ func (v *deviceVerbs) originalVerb() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				ref, err := originalRef(page, source)
+				var ref nip.OriginalRef
+				if strings.HasPrefix(source, "artifact:") {
+					ref, err = artifactRef(ctx, d, page, source)
+				} else {
+					ref, err = originalRef(page, source)
+				}
 				if err != nil {
 					return err
 				}
