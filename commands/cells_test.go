@@ -58,15 +58,16 @@ var space = [dimensions]dimension{
 		e.Position = []int64{0, 3, 3, 3, 3, 3}[i]
 	}},
 	// Seconds between the command's issue and now, and the backup that the
-	// store came from: restored is issued before it, at_restore just then.
-	dimTime: {"issued", []string{"now", "-86400", "-86401", "+300", "+301", "restored", "at_restore"}, func(e *Entry, f *Facts, i int) {
+	// store came from: restored is dated as far after it as a command may be
+	// dated ahead, past_restore a second later.
+	dimTime: {"issued", []string{"now", "-86400", "-86401", "+300", "+301", "restored", "past_restore"}, func(e *Entry, f *Facts, i int) {
 		f.Now, f.Restored = start, 0
 		e.Command.IssuedAt = start + []int64{0, -CommandLife, -CommandLife - 1, CommandFuture, CommandFuture + 1, -10, -10}[i]
 		switch i {
 		case 5:
-			f.Restored = start - 9
+			f.Restored = start - 10 - CommandFuture
 		case 6:
-			f.Restored = start - 10
+			f.Restored = start - 11 - CommandFuture
 		}
 	}},
 	dimStanding: {"standing", []string{"yes", "no"}, func(_ *Entry, f *Facts, i int) { f.Standing = i == 0 }},

@@ -165,8 +165,18 @@ func (Journal) Time(tx *bbolt.Tx, now int64) int64 {
 	return max(now, h.time)
 }
 
-// SetRestored notes that the store came from a backup at this time: commands
-// issued before it expire undecided, since what became of them is not known.
+// Last is the time of the last transition, 0 without one.
+func (Journal) Last(tx *bbolt.Tx) int64 {
+	h, err := readHead(tx)
+	if err != nil {
+		return 0
+	}
+	return h.time
+}
+
+// SetRestored notes that the store was put back from a backup at this time:
+// commands issued up to CommandFuture after it expire undecided, since what
+// became of those that an earlier life of the host took is not known.
 func (Journal) SetRestored(tx *bbolt.Tx, at int64) error {
 	return tx.Bucket(bucketMeta).Put(keyRestored, sequence(uint64(at)))
 }

@@ -12,7 +12,7 @@ func Decide(e Entry, f Facts) Decision {
 	switch {
 	case e.State != StateReceived && e.State != StateHeld:
 		return Decision{} // decided, or its bytes are on their way
-	case f.Now > c.IssuedAt+CommandLife || c.IssuedAt < f.Restored:
+	case f.Now > c.IssuedAt+CommandLife || beforeRestore(c.IssuedAt, f.Restored):
 		return Decision{Verdict: VerdictExpire}
 	case c.IssuedAt > f.Now+CommandFuture:
 		return reject(nip.Bounds)
@@ -49,13 +49,20 @@ const (
 	CommandFuture = 300    // how far ahead of the host it may be dated
 )
 
+// beforeRestore reports whether a command of that date may have run in the time
+// that a restored store does not remember. It may have been dated ahead of the
+// host as far as the host takes it, so that margin belongs to the time before.
+func beforeRestore(issued, restored int64) bool {
+	return restored != 0 && issued <= restored+CommandFuture
+}
+
 // Facts is everything beside the entry that a decision may depend on.
 type Facts struct {
 	View     TaskView
 	Ahead    Ahead
 	Leased   bool  // some device holds the queue's lease now
 	Standing bool  // the sender holds operate under the same grant and epoch
-	Restored int64 // commands issued before it expire; 0 without
+	Restored int64 // when the store was put back from a backup; 0: never
 	Now      int64
 }
 

@@ -358,8 +358,12 @@ func TestRevokedAndRestored(t *testing.T) {
 	r.evaluate()
 	r.expect(sender(0), a, "rejected revoked")
 	r.expect(sender(1), b, "applied")
-	r.update(func(tx *bbolt.Tx) error { return r.Journal.SetRestored(tx, start+1) })
+	r.update(func(tx *bbolt.Tx) error { return r.Journal.SetRestored(tx, start-CommandFuture) })
 	if got := short(r.submit(sender(1), command(3, nip.Queue, 5))); got != "expired expired" {
+		t.Error(got)
+	}
+	r.update(func(tx *bbolt.Tx) error { return r.Journal.SetRestored(tx, start-CommandFuture-1) })
+	if got := short(r.submit(sender(1), command(4, nip.Queue, 5))); got == "expired expired" {
 		t.Error(got)
 	}
 }

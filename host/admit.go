@@ -81,6 +81,8 @@ func (c *Core) admit(tx *bbolt.Tx, k *call, now int64) (verdict, error) {
 		return verdict{silent: "an operation that does not hold, of nobody who may ask"}, nil
 	case code != "":
 		return refuse(code), nil
+	case c.restored != 0 && req.IssuedAt <= c.restored+clockSkew:
+		return refuse(nip.Expired), nil // before the backup was put back it may have been carried out
 	case known:
 		// A grant's rights never change, so a retained missing_right stands.
 		return verdict{replay: kept.Reply}, nil

@@ -15,4 +15,6 @@ var (
 	ErrUsage = errors.New("usage")
 	// ErrNotFound is returned by operator verbs for what is not there.
 	ErrNotFound = errors.New("not found")
+	// ErrBackup is returned for a file that is no backup, or not a whole one.
+	ErrBackup = errors.New("the backup cannot be used")
 )

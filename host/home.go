@@ -44,6 +44,14 @@ func lockHome(home string, wait time.Duration) (*homeLock, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
+	// While this waited, a restored backup may have taken the home's place: the
+	// lock is then of the home that was put aside.
+	held, err := f.Stat()
+	named, nerr := os.Lstat(path)
+	if err := errors.Join(err, nerr); err != nil || !os.SameFile(held, named) {
+		_ = f.Unlock()
+		return nil, fmt.Errorf("%w: %s was replaced meanwhile; try again", ErrBusy, path)
+	}
 	return &homeLock{f: f}, nil
 }
 
@@ -331,7 +339,7 @@ func openLocked(home string, o Options) (*Core, error) {
 			}
 		}
 		m := tx.Bucket(bucketMeta)
-		c.owner = nip.PubKey(m.Get([]byte("owner")))
+		c.owner, c.restored = nip.PubKey(m.Get([]byte("owner"))), c.journal.Restored(tx)
 		if stored := nip.PubKey(m.Get([]byte("host"))); stored != c.self {
 			return fmt.Errorf("%w: host.key is not the key of this host.db; put the right one back", commit.ErrCorrupt)
 		}

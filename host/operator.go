@@ -51,6 +51,7 @@ var verbs = map[string]verb{
 	"journal.check":    verbJournalCheck,
 	"journal.dump":     verbJournalDump,
 	"check":            verbCheck,
+	"backup":           verbBackup,
 }
 
 // Operate runs one verb on this Core. ErrUsage for unknown verbs and words.

@@ -151,6 +151,8 @@ func classify(err error) *cliError {
 		return &cliError{Exit: exitBusy, Code: "busy", Message: msg, Hint: "stop the other one, or use another --home"}
 	case errors.Is(err, commit.ErrNewer), errors.Is(err, owner.ErrNewer), errors.Is(err, embedded.ErrNewer):
 		return &cliError{Exit: exitCorrupt, Code: "newer", Message: msg, Hint: "use the newer holdfast"}
+	case errors.Is(err, host.ErrBackup):
+		return &cliError{Exit: exitCorrupt, Code: "damaged", Message: msg, Hint: "nothing was changed; use another backup"}
 	case host.Damaged(err), errors.Is(err, embedded.ErrCorrupt), errors.Is(err, embedded.ErrFailed):
 		return &cliError{Exit: exitCorrupt, Code: "damaged", Message: msg, Hint: "nothing was changed; holdfast check names the file"}
 	case errors.Is(err, sandbox.ErrNotEnforceable):

@@ -1,0 +1,13 @@
+package host
+
+import "golang.org/x/sys/unix"
+
+// exchange swaps two folders of one file system in one step.
+func exchange(a, b string) error {
+	return unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE)
+}
+
+// renameNew renames a folder to a name that is free.
+func renameNew(from, to string) error {
+	return unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE)
+}
