@@ -56,6 +56,7 @@ const (
 	EndingAskedQuestion   = "asked_question"
 	EndingAskedApproval   = "asked_approval"
 	EndingOutputLimit     = "output_limit"
+	EndingMemoryLimit     = "memory_limit"
 	EndingStopped         = "stopped"
 	EndingTimedOut        = "timed out"
 )
