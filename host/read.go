@@ -304,7 +304,7 @@ func cleanup(t *owner.Task) string {
 	switch {
 	case t.Run == nil || t.Run.Result == nil:
 		return "none"
-	case t.Run.Result.GroupClear:
+	case t.Run.Clear():
 		return "confirmed"
 	}
 	return "unconfirmed"

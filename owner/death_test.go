@@ -98,7 +98,7 @@ func (w *workbench) wantDead(id TaskID, grant []byte) Task {
 		w.t.Fatalf("nothing to settle: %+v", task.Run)
 	default:
 		wantEnding(w.t, task, Finished, ExecFailed, EndingOwnerEnded)
-		if r := task.Run.Result; !r.GroupClear || r.ExitCode != nil || !r.OutputIncomplete || r.TraceDigest != w.traceNow(id) {
+		if r := task.Run.Result; task.Run.Epoch != 2 || !r.GroupClear || r.ExitCode != nil || !r.OutputIncomplete || r.TraceDigest != w.traceNow(id) {
 			w.t.Fatalf("result %+v", r)
 		}
 		if runs > 1 || runs == 1 && task.Run.Process == nil {

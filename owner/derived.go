@@ -23,7 +23,7 @@ func (t *Task) EffectivePrompt() string {
 // cancelled, and no run or one whose process group is proven gone.
 func (t *Task) Ended() bool {
 	return (t.Status == Finished || t.Status == Cancelled) &&
-		(t.Run == nil || t.Run.Result != nil && t.Run.Result.GroupClear)
+		(t.Run == nil || t.Run.Clear())
 }
 
 // Pending is "question", "approval" or "": what the last turn ended by asking.
@@ -118,6 +118,10 @@ func (r *Run) clone() *Run {
 	}
 	if r.Result != nil {
 		n.Result = r.Result.clone()
+	}
+	if r.Cleared != nil {
+		c := *r.Cleared
+		n.Cleared = &c
 	}
 	return &n
 }

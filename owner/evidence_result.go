@@ -46,6 +46,8 @@ func resultFrom(ev observed) Result {
 		r.Ending = EndingTimedOut
 	case s.Ending == sandbox.EndingOutput:
 		r.Ending, r.StopRequested = EndingOutputLimit, true
+	case s.Ending == sandbox.EndingMemory:
+		r.Ending = EndingMemoryLimit
 	case s.Ending == sandbox.EndingStop:
 		r.Ending, r.StopRequested = EndingStopped, true
 	default:

@@ -59,7 +59,7 @@ type execution struct {
 	store *Store
 	id    TaskID
 	grant Grant
-	epoch Epoch // of the run, 1 from admission on
+	epoch Epoch // of the run, from admission on
 	turn  int   // known from admission on
 }
 
@@ -77,7 +77,7 @@ func execute(ctx context.Context, s *Store, id TaskID, grantBytes []byte, p part
 	}
 	defer own.Release()
 	p.fault("owned")
-	e := &execution{parts: p, store: s, id: id, grant: g, epoch: 1}
+	e := &execution{parts: p, store: s, id: id, grant: g}
 	t, a, err := e.admit(ctx, grantBytes)
 	if err != nil {
 		return t, err

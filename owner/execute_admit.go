@@ -45,6 +45,7 @@ func (e *execution) admit(ctx context.Context, grantBytes []byte) (Task, *admitt
 	if err := e.matches(&t); err != nil {
 		return t, nil, err
 	}
+	e.epoch = t.NextEpoch()
 	a, ad, err := e.observe(ctx, &t, grantBytes)
 	var no *cannot
 	if errors.As(err, &no) {

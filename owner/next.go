@@ -82,10 +82,12 @@ func NextCommand(t *Task, c Command, at int64) (Task, error) {
 }
 
 // NextEvent applies an owner event to t at Unix second at; it is pure as
-// NextCommand is. epoch is the run's own, one more for OwnerLost, 1 for
-// Admitted; events about no run (NotStarted, Worktree, Archived, Restored) do
-// not look at it. Its error is an *Error, invalid_transition for an event that
-// is not legal here, invalid_command for one that is malformed.
+// NextCommand is. epoch is the run's own; whoever takes a run over, to
+// admit it (Admitted) or after its owner's death (OwnerLost, Cleared, a Result
+// of EndingOwnerEnded), writes at the next one, and is the only one who can
+// write from then on. Events about no run (NotStarted, Worktree, Archived,
+// Restored) do not look at it. Its error is an *Error, invalid_transition for
+// an event that is not legal here, invalid_command for one that is malformed.
 func NextEvent(t *Task, epoch Epoch, ev Event, at int64) (Task, error) {
 	if t == nil {
 		return Task{}, refuse("not_found", "there is no such task")
@@ -128,6 +130,8 @@ func NextEvent(t *Task, epoch Epoch, ev Event, at int64) (Task, error) {
 			n.Run.RecoveryReason = "owner_lost_effects_not_replayed"
 			n.Status, n.Execution = StatusUnknown, ExecutionUnknown
 		}
+	case ev.Cleared != nil:
+		err = cleared(&n, epoch, *ev.Cleared)
 	case ev.NotStarted != nil:
 		switch {
 		case !line(*ev.NotStarted, maxArchive):
@@ -178,7 +182,7 @@ func malformed(format string, args ...any) error { return refuse("invalid_comman
 func (e Event) members() int {
 	n := 0
 	for _, set := range []bool{e.Admitted != nil, e.EffectIntent != nil, e.Spawned != nil, e.Result != nil,
-		e.OwnerLost, e.NotStarted != nil, e.Worktree != nil, e.Archived != nil, e.Restored} {
+		e.OwnerLost, e.Cleared != nil, e.NotStarted != nil, e.Worktree != nil, e.Archived != nil, e.Restored} {
 		if set {
 			n++
 		}
@@ -201,8 +205,8 @@ func admitted(n, t *Task, epoch Epoch, a Admission) error {
 	switch {
 	case t.Status != Queued || t.Run != nil:
 		return illegal("only a queued turn without a run can be admitted; this one is %s", t.Status)
-	case epoch != 1:
-		return illegal("admission opens epoch 1")
+	case epoch != t.NextEpoch() && epoch != 1: // earlier versions began each turn at 1
+		return illegal("admission opens epoch %d", t.NextEpoch())
 	case a.ReadRevision != t.Revision:
 		return refuse("revision_mismatch", "the context was read at revision %d, the task is at %d", a.ReadRevision, t.Revision)
 	case a.Prompt != DigestOf([]byte(t.EffectivePrompt())):
@@ -248,6 +252,11 @@ func effectIntent(n *Task, epoch Epoch, id string) error {
 }
 
 func result(n *Task, epoch Epoch, r Result) error {
+	if n.Run != nil && r.Ending == EndingOwnerEnded && epoch == n.Run.Epoch+1 {
+		// Written by who found the owner gone: were it not, what it writes from now on is refused. Earlier versions
+		// wrote this at the run's own epoch.
+		n.Run.Epoch = epoch
+	}
 	if err := inRun(n, epoch); err != nil {
 		return err
 	}
@@ -260,19 +269,39 @@ func result(n *Task, epoch Epoch, r Result) error {
 	}
 	stopped := r.StopRequested || n.Status == CancelRequested
 	n.Run.Result = r.clone()
-	switch {
-	case !r.GroupClear:
+	if !r.GroupClear {
 		// Something may still be running: how it ends is not known.
 		n.Status, n.Execution = StatusUnknown, ExecutionUnknown
 		return nil
-	case stopped:
-		n.Execution = ExecStopped
-	case r.ExitCode != nil && *r.ExitCode == 0:
-		n.Execution = ExecFinished
-	default:
-		n.Execution = ExecFailed
 	}
-	n.Status = Finished
+	n.Status, n.Execution = Finished, r.execution(stopped)
+	return nil
+}
+
+// execution is what a result says of the process, once nothing of it is left.
+func (r *Result) execution(stopped bool) Execution {
+	switch {
+	case stopped:
+		return ExecStopped
+	case r.ExitCode != nil && *r.ExitCode == 0:
+		return ExecFinished
+	}
+	return ExecFailed
+}
+
+// cleared frees a task whose own result could not prove its group gone. The result stays as it was recorded.
+func cleared(n *Task, epoch Epoch, c Cleared) error {
+	switch {
+	case n.Run == nil || n.Run.Result == nil || n.Run.Result.GroupClear || n.Run.Cleared != nil || n.Status != StatusUnknown:
+		return illegal("only a run with a result, of which something may still run, can be cleared")
+	case c.Proof != ProofBoot && c.Proof != ProofEmpty:
+		return malformed("the proof is %q or %q", ProofBoot, ProofEmpty)
+	case epoch != n.Run.Epoch+1:
+		return illegal("the epoch is %d, not %d", n.Run.Epoch+1, epoch)
+	}
+	n.Run.Epoch, n.Run.Cleared = epoch, &c
+	// A reason is there if a cancel or correction of this turn came before its result.
+	n.Status, n.Execution = Finished, n.Run.Result.execution(n.Run.Result.StopRequested || n.CancelReason != "")
 	return nil
 }
 

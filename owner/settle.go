@@ -7,6 +7,7 @@ import (
 	"errors"
 	"time"
 
+	"holdfast/internal/procid"
 	"holdfast/sandbox"
 )
 
@@ -19,16 +20,28 @@ import (
 // program was still behind its gate: the gate opens only after `spawned` is durable, closes for good when its owner's
 // end of the pipe does, and what waits there is killed with its owner.
 //
-// A run whose own result could not prove the group gone has a result, so it stays unknown.
+// A run whose own result could not prove the group gone is cleared by the same proof; the result stays as it is.
 func (s *Store) Settle(ctx context.Context, id TaskID) (t Task, changed bool, err error) {
+	t, changed, err = s.settle(ctx, id)
+	if isRefusal(err, "store_busy") || errors.As(err, new(stillThere)) {
+		return t, false, nil
+	}
+	return t, changed, err
+}
+
+// stillThere is the refusal to end what may still run.
+type stillThere struct{ why *Error }
+
+func (s stillThere) Error() string { return s.why.Error() }
+func (s stillThere) Unwrap() error { return s.why }
+
+// settle is Settle that says why it did nothing: *Error store_busy, or stillThere.
+func (s *Store) settle(ctx context.Context, id TaskID) (t Task, changed bool, err error) {
 	t, err = s.Get(id)
 	if err != nil || !unsettled(&t) {
 		return t, false, err
 	}
 	own, err := s.Own(ctx, id, 0)
-	if isRefusal(err, "store_busy") {
-		return t, false, nil
-	}
 	if err != nil {
 		return t, false, err
 	}
@@ -38,38 +51,63 @@ func (s *Store) Settle(ctx context.Context, id TaskID) (t Task, changed bool, er
 	if err != nil || !unsettled(&t) {
 		return t, false, err
 	}
-	if p := t.Run.Process; p != nil {
-		// Not knowing is not knowing it gone.
-		if gone, err := sandbox.Gone(*p); err != nil || !gone {
-			return t, false, nil
-		}
-	}
-	digest, err := traceDigest(s.TaskDir(id), t.Run.Admission.TraceFile)
+	proof, err := proveEmpty(t.Run.Process)
 	if err != nil {
 		return t, false, err
 	}
-	after, err := s.Append(ctx, id, t.Run.Epoch, Event{Result: &Result{
-		Ending: EndingOwnerEnded, GroupClear: true, OutputIncomplete: true, CostStatus: "unknown",
-		StopRequested: t.Status == CancelRequested || t.CancelReason != "",
-		TraceDigest:   digest, At: s.now().UnixMilli(),
-	}})
+	ev := Event{Cleared: &Cleared{Proof: proof, At: s.now().UnixMilli()}}
+	if t.Run.Result == nil {
+		digest, err := traceDigest(s.TaskDir(id), t.Run.Admission.TraceFile)
+		if err != nil {
+			return t, false, err
+		}
+		ev = Event{Result: &Result{
+			Ending: EndingOwnerEnded, GroupClear: true, OutputIncomplete: true, CostStatus: "unknown",
+			StopRequested: t.Status == CancelRequested || t.CancelReason != "",
+			TraceDigest:   digest, At: s.now().UnixMilli(),
+		}}
+	}
+	// At the next epoch: were the owner that was found gone to write after all, it would be refused.
+	after, err := s.Append(ctx, id, t.NextEpoch(), ev)
 	if err != nil {
 		return t, false, err
 	}
 	return after, true, nil
 }
 
-// unsettled reports whether t has a run that nobody has recorded the end of.
+// proveEmpty says what proves that nothing of a process group is left; stillThere where something is, or where
+// it is not known: not knowing is not knowing it gone. A pid alone proves nothing either way, for the kernel gives it
+// to others: a group is its first process's pid with that process's start time, boot and PID namespace.
+func proveEmpty(p *sandbox.Identity) (string, error) {
+	if p == nil {
+		return ProofEmpty, nil
+	}
+	gone, err := sandbox.Gone(*p)
+	switch {
+	case err != nil:
+		return "", stillThere{refuse("invalid_transition", "whether anything of the run is left cannot be told: %v; start the machine anew, and recover again", err)}
+	case !gone:
+		return "", stillThere{refuse("invalid_transition", "process %d, the first of the run's PID namespace, or another process in it still runs; "+
+			"end it or start the machine anew, and recover again", p.PID)}
+	}
+	if self, err := procid.Self(); err == nil && self.BootID != p.BootID {
+		return ProofBoot, nil
+	}
+	return ProofEmpty, nil
+}
+
+// unsettled reports whether t has a run that nobody has recorded the end of, or not whether anything of it is left.
 func unsettled(t *Task) bool {
-	return t.Run != nil && t.Run.Result == nil &&
+	return t.Run != nil && !t.Run.Clear() &&
 		(t.Status == Running || t.Status == CancelRequested || t.Status == StatusUnknown)
 }
 
 // Recover settles; where something of the run is left and its owner is gone, it fences the owner out by a new epoch,
-// and the run is unknown from then on. *Error store_busy while an owner lives. Nothing is run again.
+// and the run is unknown from then on. A run that is unknown already and cannot be settled is refused with *Error
+// invalid_transition, which says what is left of it; *Error store_busy while an owner lives. Nothing is run again.
 func (s *Store) Recover(ctx context.Context, id TaskID) (Task, error) {
-	t, changed, err := s.Settle(ctx, id)
-	if err != nil || changed || !unsettled(&t) {
+	t, changed, err := s.settle(ctx, id)
+	if changed || !errors.As(err, new(stillThere)) || !unsettled(&t) || t.Status == StatusUnknown {
 		return t, err
 	}
 	own, err := s.Own(ctx, id, 0)
@@ -81,7 +119,7 @@ func (s *Store) Recover(ctx context.Context, id TaskID) (Task, error) {
 	if err != nil || !unsettled(&t) || t.Status == StatusUnknown {
 		return t, err
 	}
-	return s.Append(ctx, id, t.Run.Epoch+1, Event{OwnerLost: true})
+	return s.Append(ctx, id, t.NextEpoch(), Event{OwnerLost: true})
 }
 
 // OwnerAlive reports whether some process holds the task's owner.lock, whatever any recorded pid says. It asks by a

@@ -193,8 +193,10 @@ func TestRecoverFencesALostOwner(t *testing.T) {
 	}
 	_, err = w.s.Append(context.Background(), "t", 1, Event{Result: exited(0)})
 	wantCode(t, err, "invalid_transition")
-	if again, err := w.s.Recover(context.Background(), "t"); err != nil || again.Revision != task.Revision {
-		t.Fatalf("recovered twice: %v", err)
+	again, err := w.s.Recover(context.Background(), "t")
+	wantCode(t, err, "invalid_transition")
+	if again.Revision != task.Revision {
+		t.Fatal("recovered twice")
 	}
 }
 

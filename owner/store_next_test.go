@@ -64,6 +64,18 @@ func doAdmit(t *Task) (Task, error) {
 	return NextEvent(t, 1, Event{Admitted: admission(t)}, 200)
 }
 
+func doAdmitAt(epoch Epoch) func(*Task) (Task, error) {
+	return func(t *Task) (Task, error) {
+		ev := Event{Admitted: &Admission{}}
+		if t != nil {
+			ev.Admitted = admission(t)
+		}
+		return NextEvent(t, epoch, ev, 200)
+	}
+}
+
+func clearedBy(proof string) Event { return Event{Cleared: &Cleared{Proof: proof, At: 3}} }
+
 func doIntent(t *Task) (Task, error) {
 	if t == nil {
 		return NextEvent(nil, 1, Event{EffectIntent: ptr("x")}, 200)
@@ -113,12 +125,14 @@ func TestTransitions(t *testing.T) {
 		{"stopped", after(doCancel, event(1, Event{Result: exited(0)}))},
 		{"asked", after(event(1, asked("question", EndingAskedQuestion)))},
 		{"not clear", after(event(1, notClear))},
+		{"cleared", after(event(1, notClear), event(2, clearedBy(ProofEmpty)))},
 		{"owner lost", after(event(2, Event{OwnerLost: true}))},
 		{"owner ended after a loss", after(event(2, Event{OwnerLost: true}), event(2, ownerEnded()))},
 		{"cancelled before admission", grow(t, doSubmit, doCancel)},
 		{"not started", grow(t, doSubmit, event(0, Event{NotStarted: ptr("device revoked")}))},
 		{"archived", after(event(1, Event{Result: exited(0)}), event(0, archived))},
 		{"queued again", after(event(1, Event{Result: exited(0)}), doContinue)},
+		{"queued again after a loss", after(event(2, Event{OwnerLost: true}), event(3, ownerEnded()), doContinue)},
 		{"queued again, never admitted", grow(t, doSubmit, doCancel, doContinue)},
 	}
 	inputs := []struct {
@@ -131,6 +145,8 @@ func TestTransitions(t *testing.T) {
 		}},
 		{"worktree", event(0, worktree)},
 		{"admitted", doAdmit},
+		{"admitted at epoch 2", doAdmitAt(2)},
+		{"admitted at epoch 4", doAdmitAt(4)},
 		{"effect intent", doIntent},
 		{"effect intent of epoch 2", func(t *Task) (Task, error) { return NextEvent(t, 2, Event{EffectIntent: ptr("x")}, 200) }},
 		{"spawned", event(1, spawned)},
@@ -142,6 +158,9 @@ func TestTransitions(t *testing.T) {
 		{"result cancelled before dispatch", event(1, resultWith(func(r *Result) { r.Ending, r.ExitCode = EndingCancelledBefore, nil }))},
 		{"result owner ended, epoch 1", event(1, ownerEnded())},
 		{"result owner ended, epoch 2", event(2, ownerEnded())},
+		{"result owner ended, epoch 3", event(3, ownerEnded())},
+		{"cleared, epoch 1", event(1, clearedBy(ProofEmpty))},
+		{"cleared, epoch 2", event(2, clearedBy(ProofBoot))},
 		{"owner lost, epoch 1", event(1, Event{OwnerLost: true})},
 		{"owner lost, epoch 2", event(2, Event{OwnerLost: true})},
 		{"not started", event(0, Event{NotStarted: ptr("no room")})},
@@ -183,6 +202,9 @@ func describeTask(t *Task) string {
 	s := fmt.Sprintf("r%d turn %d %s/%s, shows %s/%s %q", t.Revision, t.Turn(), t.Status, t.Execution, phase, attention, headline)
 	if t.Run != nil {
 		s += fmt.Sprintf(", epoch %d", t.Run.Epoch)
+	}
+	if t.Run != nil && t.Run.Cleared != nil {
+		s += ", cleared: " + t.Run.Cleared.Proof
 	}
 	if p := t.Pending(); p != "" {
 		s += ", pending " + p
@@ -296,6 +318,7 @@ func TestMalformedEvents(t *testing.T) {
 		{"reply is no text", run, resultWith(func(r *Result) { r.Reply = "\xff" }), "invalid_command"},
 		{"owner ended, not clear", run, resultWith(func(r *Result) { r.Ending, r.ExitCode, r.GroupClear = EndingOwnerEnded, nil, false }), "invalid_command"},
 		{"refused before, but spawned", spawnedRun, resultWith(func(r *Result) { r.Ending, r.ExitCode = EndingRefusedBefore, nil }), "invalid_command"},
+		{"cleared without a proof", grow(t, doSubmit, doAdmit, doIntent, event(1, spawned), event(1, notClear)), clearedBy("my word"), "invalid_command"},
 		{"worktree without base", queued, Event{Worktree: &Worktree{Path: "/a", CommonDir: "/b"}}, "invalid_command"},
 		{"cause of two lines", queued, Event{NotStarted: ptr("a\nb")}, "invalid_command"},
 		{"archived by nobody", queued, Event{Archived: &Archived{Reason: "x"}}, "invalid_command"},

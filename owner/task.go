@@ -12,7 +12,8 @@ type TaskID string
 // Digest is "sha256:" and 64 lowercase hex characters.
 type Digest string
 
-// Epoch fences owners of a run: an event of another epoch is refused.
+// Epoch fences owners: an event of another epoch than the run's is refused. It grows by one with each process that
+// takes the task over, through all turns.
 type Epoch int64
 
 // Status is the queue's axis. The four axes are never merged.
@@ -55,6 +56,7 @@ const (
 	EndingAskedQuestion   = "asked_question"
 	EndingAskedApproval   = "asked_approval"
 	EndingOutputLimit     = "output_limit"
+	EndingMemoryLimit     = "memory_limit"
 	EndingStopped         = "stopped"
 	EndingTimedOut        = "timed out"
 )
@@ -143,7 +145,20 @@ type Run struct {
 	Process        *sandbox.Identity `json:"process,omitempty"`
 	Result         *Result           `json:"result,omitempty"`
 	RecoveryReason string            `json:"recovery_reason,omitempty"`
+	Cleared        *Cleared          `json:"cleared,omitempty"`
 }
+
+// Cleared says that nothing of a run is left whose result could not say so.
+type Cleared struct {
+	Proof string `json:"proof"` // ProofBoot or ProofEmpty
+	At    int64  `json:"at"`    // Unix milliseconds
+}
+
+// What proves that nothing of a run is left.
+const (
+	ProofBoot  = "another_boot"    // the machine was started anew since
+	ProofEmpty = "processes_ended" // the group's first process ended, and its PID namespace has no member
+)
 
 // Admission is what was pinned before dispatch.
 type Admission struct {
@@ -179,6 +194,20 @@ type Result struct {
 	Confinement      json.RawMessage `json:"confinement,omitempty"`
 	Cleanup          json.RawMessage `json:"cleanup,omitempty"`
 	At               int64           `json:"at"`
+}
+
+// Clear reports whether nothing of the run can still be running.
+func (r *Run) Clear() bool { return r.Result != nil && (r.Result.GroupClear || r.Cleared != nil) }
+
+// NextEpoch is the epoch of the next process that takes the task over.
+func (t *Task) NextEpoch() Epoch {
+	if t.Run != nil {
+		return t.Run.Epoch + 1
+	}
+	if n := len(t.Earlier); n > 0 {
+		return t.Earlier[n-1].Epoch + 1
+	}
+	return 1
 }
 
 // Turn is the number of the current turn, from 1.
@@ -238,6 +267,7 @@ type Event struct {
 	Spawned      *sandbox.Identity `json:"spawned,omitempty"`
 	Result       *Result           `json:"result,omitempty"`
 	OwnerLost    bool              `json:"owner_lost,omitempty"`
+	Cleared      *Cleared          `json:"cleared,omitempty"`
 	NotStarted   *string           `json:"not_started,omitempty"` // queued, no run: cancelled, with the cause
 	Worktree     *Worktree         `json:"worktree,omitempty"`
 	Archived     *Archived         `json:"archived,omitempty"`

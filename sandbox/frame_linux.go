@@ -186,6 +186,7 @@ type posture struct {
 type ended struct {
 	Ran      bool   `json:"ran"`     // the program was released
 	Stopped  bool   `json:"stopped"` // a stop came before the program ended
+	Memory   bool   `json:"memory"`  // all were killed because they used too much memory together
 	Exit     int    `json:"exit"`
 	Signal   int    `json:"signal"`
 	Left     int    `json:"left"`

@@ -159,6 +159,7 @@ func (in *initStage) serve() {
 	var fault []byte
 	grace := time.NewTimer(time.Hour)
 	alive := true
+	var over <-chan struct{} // nil until the program runs
 	for dead != nil {
 		select {
 		case c, ok := <-control:
@@ -168,6 +169,9 @@ func (in *initStage) serve() {
 			case c == controlRelease && !e.Ran && !e.Stopped:
 				e.Ran = true
 				unix.Write(in.gate, []byte{controlRelease})
+				if in.plan.Memory > 0 {
+					over = watchMemory(in.plan.Memory)
+				}
 			case c == controlStop && !e.Stopped:
 				e.Stopped = alive
 				if !e.Ran {
@@ -179,6 +183,10 @@ func (in *initStage) serve() {
 				grace.Reset(time.Duration(in.plan.GraceNS))
 			}
 		case <-grace.C:
+			unix.Kill(-1, unix.SIGKILL)
+		case <-over:
+			over = nil
+			e.Memory = alive
 			unix.Kill(-1, unix.SIGKILL)
 		case fault = <-faults:
 			faults = nil

@@ -129,7 +129,7 @@ func setLimits(memory int64) error {
 			name  string
 			which int
 			value uint64
-		}{"data", unix.RLIMIT_DATA, uint64(memory)})
+		}{"data", unix.RLIMIT_DATA, uint64(dataLimit(memory))})
 	}
 	for _, l := range limits {
 		var old syscall.Rlimit

@@ -37,7 +37,7 @@ func TestPosture(t *testing.T) {
 		"NoNewPrivs": "1", "Seccomp": strconv.Itoa(r.Report.Seccomp), "Uid": "1000\t1000\t1000\t1000",
 		"Gid": "1000\t1000\t1000\t1000", "NSpid": seen["Pid"], "cwd": s.Workspace + " <nil>", "interface": "lo false",
 		"Max core file size": "0", "Max open files": fmt.Sprint(r.Report.Rlimits["nofile"]),
-		"Max processes": fmt.Sprint(r.Report.Rlimits["nproc"]), "Max data size": fmt.Sprint(1 << 30),
+		"Max processes": fmt.Sprint(r.Report.Rlimits["nproc"]), "Max data size": fmt.Sprint(2 << 30),
 		"Max file size": fmt.Sprint(r.Report.Rlimits["fsize"]), "SigIgn": none, "SigBlk": none,
 	} {
 		if seen[key] != want {

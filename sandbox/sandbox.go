@@ -28,8 +28,8 @@
 // Elsewhere, and where the outer /proc is masked as in many containers, Start
 // returns ErrNotEnforceable; nothing ever runs with less. There are no Landlock
 // rules and no system call filter: the kernel's whole interface is reachable.
-// Memory is bounded for each process only, tmpfs and memfd not at all, and
-// neither is the size of the workspace. Unix sockets and hard links that were
+// Private memory is added up every 20 ms, so a group can be beyond its bound
+// for a moment; tmpfs, memfd and the size of the workspace are not bounded. Unix sockets and hard links that were
 // in the workspace before the turn lead out of it. An ordinary user cannot drop
 // supplementary groups. Report.Gaps repeats what holds for a turn.
 package sandbox
@@ -82,7 +82,7 @@ type Spec struct {
 	Grace       time.Duration // between the polite and the final stop; 0 is 250 ms
 	StreamBytes int           // pending bytes kept a stream; surplus is counted and dropped as a Gap
 	OutputLimit int64         // stdout bytes delivered after which the turn is stopped; 0 is 2 MiB
-	MemoryBytes int64         // RLIMIT_DATA; 0 sets none
+	MemoryBytes int64         // private memory of all processes together, beyond which the turn is ended; RLIMIT_DATA of each is twice that, and at least 256 MiB more; 0 sets none
 	Slot        int           // as root: the workload's uid is 200000+Slot; callers give concurrent turns distinct slots
 }
 
@@ -128,6 +128,7 @@ const (
 	EndingOutput                // OutputLimit reached
 	EndingStop                  // Stop was called
 	EndingLost                  // init ended without a report: how the program ended is not known
+	EndingMemory                // MemoryBytes were exceeded, and everything was killed
 )
 
 // Cleanup is the proof that nothing is left.

@@ -196,6 +196,8 @@ func (s *supervision) conclude(r *Result) {
 	switch {
 	case e.Stopped && s.reason != EndingNone:
 		r.Ending = s.reason
+	case e.Memory:
+		r.Ending = EndingMemory
 	case r.Fault != "":
 		r.Ending = EndingNone
 	case !e.Ran:

@@ -341,7 +341,7 @@ func TestMemoryLimit(t *testing.T) {
 			s.MemoryBytes = 256 << 20
 			r, o := run(t, s)
 			exited(t, r, o, row.code)
-			if r.Report.Rlimits["data"] != 256<<20 {
+			if r.Report.Rlimits["data"] != 512<<20 {
 				t.Errorf("limits %v", r.Report.Rlimits)
 			}
 		})

@@ -74,7 +74,7 @@ func writeTask(w io.Writer, t *owner.Task) {
 		fmt.Fprintf(w, "  worktree   %s (from %.12s)\n", t.Worktree.Path, t.Worktree.Base)
 	}
 	if r := t.Run; r != nil && r.Result != nil {
-		fmt.Fprintf(w, "  ended      %s after %d ms, cleanup confirmed: %v\n", r.Result.Ending, r.Result.ElapsedMS, r.Result.GroupClear)
+		fmt.Fprintf(w, "  ended      %s after %d ms, cleanup confirmed: %v\n", r.Result.Ending, r.Result.ElapsedMS, r.Clear())
 		if r.Result.Reply != "" {
 			fmt.Fprintf(w, "  reply      %s\n", r.Result.Reply)
 		}

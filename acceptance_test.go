@@ -1,0 +1,36 @@
+package holdfast_test
+
+import (
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestAcceptance: each test that docs/acceptance.md names is there.
+func TestAcceptance(t *testing.T) {
+	named := regexp.MustCompile("`([a-z/]+): (Test[A-Za-z0-9]+)`").FindAllStringSubmatch(read(t, "docs/acceptance.md"), -1)
+	if len(named) < 20 {
+		t.Fatalf("docs/acceptance.md names %d tests", len(named))
+	}
+	have := map[string]string{} // package -> its tests
+	for _, n := range named {
+		if have[n[1]] != "" {
+			continue
+		}
+		files, err := filepath.Glob(n[1] + "/*_test.go")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all strings.Builder
+		for _, f := range files {
+			all.WriteString(read(t, f))
+		}
+		have[n[1]] = all.String()
+	}
+	for _, n := range named {
+		if !strings.Contains(have[n[1]], "\nfunc "+n[2]+"(t *testing.T)") {
+			t.Errorf("%s has no %s", n[1], n[2])
+		}
+	}
+}
