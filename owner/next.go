@@ -83,7 +83,7 @@ func NextCommand(t *Task, c Command, at int64) (Task, error) {
 
 // NextEvent applies an owner event to t at Unix second at; it is pure as
 // NextCommand is. epoch is the run's own, one more for OwnerLost, 1 for
-// Admitted; events about no run (NotStarted, Worktree, Archived, Restored) do
+// Admitted; events about no run (NotStarted, Worktree, Archived, Restored, Applied) do
 // not look at it. Its error is an *Error, invalid_transition for an event that
 // is not legal here, invalid_command for one that is malformed.
 func NextEvent(t *Task, epoch Epoch, ev Event, at int64) (Task, error) {
@@ -162,6 +162,11 @@ func NextEvent(t *Task, epoch Epoch, ev Event, at int64) (Task, error) {
 			err = illegal("the task is not archived")
 		}
 		n.Archived = nil
+	case ev.Applied != nil:
+		if err = appliable(&n, ev.Applied); err == nil {
+			a := *ev.Applied
+			n.Applied = &a
+		}
 	}
 	if err != nil {
 		return Task{}, err
@@ -178,7 +183,8 @@ func malformed(format string, args ...any) error { return refuse("invalid_comman
 func (e Event) members() int {
 	n := 0
 	for _, set := range []bool{e.Admitted != nil, e.EffectIntent != nil, e.Spawned != nil, e.Result != nil,
-		e.OwnerLost, e.NotStarted != nil, e.Worktree != nil, e.Archived != nil, e.Restored} {
+		e.OwnerLost, e.NotStarted != nil, e.Worktree != nil, e.Archived != nil, e.Restored,
+		e.Applied != nil} {
 		if set {
 			n++
 		}

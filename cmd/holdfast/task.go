@@ -36,7 +36,7 @@ func (g *globals) readStore() (*owner.Store, error) {
 
 func taskCommand(g *globals) *cobra.Command {
 	c := &cobra.Command{Use: "task", Short: "Tasks, as the person at the machine sees them"}
-	c.AddCommand(taskNew(g), taskStop(g), taskList(g), taskShow(g), taskView(g), taskStart(g), taskExecute(g), taskArtifact(g), taskDiff(g))
+	c.AddCommand(taskNew(g), taskStop(g), taskList(g), taskShow(g), taskView(g), taskStart(g), taskExecute(g), taskArtifact(g), taskDiff(g), taskIntegrate(g))
 	for _, verb := range []string{"submit", "correct", "cancel", "continue"} {
 		c.AddCommand(taskApply(g, verb))
 	}
@@ -72,6 +72,9 @@ func writeTask(w io.Writer, t *owner.Task) {
 		t.ID, t.Intent.Title, t.Intent.Workspace.Path, t.Revision, t.Status, t.Execution, t.Checks, t.Turn(), headline)
 	if t.Worktree != nil {
 		fmt.Fprintf(w, "  worktree   %s (from %.12s)\n", t.Worktree.Path, t.Worktree.Base)
+	}
+	if a := t.Applied; a != nil {
+		fmt.Fprintf(w, "  applied    commit %.12s on branch %s, of turn %d (%s)\n", a.Commit, a.Branch, a.Turn, t.Integration())
 	}
 	if r := t.Run; r != nil && r.Result != nil {
 		fmt.Fprintf(w, "  ended      %s after %d ms, cleanup confirmed: %v\n", r.Result.Ending, r.Result.ElapsedMS, r.Result.GroupClear)
@@ -239,7 +242,7 @@ func taskView(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			d := viewDocument{v.Task, v.Evidence, "not_attempted", "unknown", v.Trace, v.Digest, v.TotalSteps, []json.RawMessage{}, v.Faults, v.Next, v.More}
+			d := viewDocument{v.Task, v.Evidence, v.Task.Integration(), "unknown", v.Trace, v.Digest, v.TotalSteps, []json.RawMessage{}, v.Faults, v.Next, v.More}
 			for _, st := range v.Steps {
 				d.Steps = append(d.Steps, st.JSON)
 			}
