@@ -5,8 +5,8 @@ import "holdfast/owner/gitguard"
 // candidate is what a task's turns made of their worktree, out of what was retained of each: the base with the
 // changes of turn after turn.
 type candidate struct {
-	turn   int    // the newest that ran a program
-	digest Digest // the worktree as that turn left it
+	turn   int    // the newest that ran a program, 0 where none did
+	digest Digest // the worktree as that turn left it, or as the first turn found it; "" where none was admitted
 	at     int64  // ms, the end of that turn
 	net    []net  // by path
 }
@@ -33,6 +33,9 @@ func (s *Store) candidate(t *Task) (candidate, error) {
 			return c, refuse("invalid_transition", "turn %d has not ended", r.Turn)
 		}
 		if r.Process == nil {
+			if c.digest == "" {
+				c.digest = r.Admission.SourceSnapshot
+			}
 			continue
 		}
 		if c.turn != 0 && r.Admission.SourceSnapshot != c.digest {
@@ -55,9 +58,6 @@ func (s *Store) candidate(t *Task) (candidate, error) {
 			c.net[k].after = ch.After
 		}
 		c.turn, c.digest, c.at = r.Turn, r.Result.Candidate, r.Result.At
-	}
-	if c.turn == 0 {
-		return c, refuse("not_found", "no program of the task ran, so it has no candidate")
 	}
 	return c, nil
 }

@@ -91,6 +91,9 @@ func (s *Store) applyCandidate(ctx context.Context, id TaskID, branch string, re
 	if err != nil {
 		return t, err
 	}
+	if c.turn == 0 {
+		return t, refuse("not_found", "no program of the task ran, so it has no candidate")
+	}
 	a, err := s.makeBranch(ctx, &t, c, branch, resume)
 	if err != nil {
 		return t, err

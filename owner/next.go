@@ -83,8 +83,8 @@ func NextCommand(t *Task, c Command, at int64) (Task, error) {
 
 // NextEvent applies an owner event to t at Unix second at; it is pure as
 // NextCommand is. epoch is the run's own, one more for OwnerLost, 1 for
-// Admitted; events about no run (NotStarted, Worktree, Archived, Restored, Applied) do
-// not look at it. Its error is an *Error, invalid_transition for an event that
+// Admitted; events about no run (NotStarted, Worktree, Archived, Restored,
+// Applied, WorktreeGone) do not look at it. Its error is an *Error, invalid_transition for an event that
 // is not legal here, invalid_command for one that is malformed.
 func NextEvent(t *Task, epoch Epoch, ev Event, at int64) (Task, error) {
 	if t == nil {
@@ -144,7 +144,7 @@ func NextEvent(t *Task, epoch Epoch, ev Event, at int64) (Task, error) {
 		case n.Status != Queued || n.Run != nil:
 			err = illegal("a worktree is made before its turn is admitted")
 		}
-		n.Worktree = &w
+		n.Worktree, n.WorktreeGone = &w, 0
 		n.Revision, n.UpdatedAt = t.Revision, t.UpdatedAt // pins and clients' revisions stay good
 	case ev.Archived != nil:
 		a := *ev.Archived
@@ -162,6 +162,12 @@ func NextEvent(t *Task, epoch Epoch, ev Event, at int64) (Task, error) {
 			err = illegal("the task is not archived")
 		}
 		n.Archived = nil
+	case ev.WorktreeGone:
+		if !n.Ended() || n.Worktree == nil || n.WorktreeGone != 0 {
+			err = illegal("only the worktree of an ended task can be let go, once")
+		}
+		n.WorktreeGone = at
+		n.Revision, n.UpdatedAt = t.Revision, t.UpdatedAt // nothing that a client waits for happened
 	case ev.Applied != nil:
 		if err = appliable(&n, ev.Applied); err == nil {
 			a := *ev.Applied
@@ -184,7 +190,7 @@ func (e Event) members() int {
 	n := 0
 	for _, set := range []bool{e.Admitted != nil, e.EffectIntent != nil, e.Spawned != nil, e.Result != nil,
 		e.OwnerLost, e.NotStarted != nil, e.Worktree != nil, e.Archived != nil, e.Restored,
-		e.Applied != nil} {
+		e.Applied != nil, e.WorktreeGone} {
 		if set {
 			n++
 		}

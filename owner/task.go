@@ -80,6 +80,7 @@ type Task struct {
 	Run          *Run         `json:"run,omitempty"` // the current turn's
 	Earlier      []Run        `json:"earlier"`
 	Worktree     *Worktree    `json:"worktree,omitempty"`
+	WorktreeGone int64        `json:"worktree_gone,omitempty"` // Unix seconds: when it was let go, by policy
 	Archived     *Archived    `json:"archived,omitempty"`
 	Applied      *Applied     `json:"applied,omitempty"`     // the newest, by a person's word
 	NotStarted   string       `json:"not_started,omitempty"` // cause of "Couldn't start", of the current turn
@@ -242,7 +243,8 @@ type Command struct {
 	Action    Action
 }
 
-// Event is one owner event: exactly one member is set. All but Worktree move the revision.
+// Event is one owner event: exactly one member is set. All but Worktree and
+// WorktreeGone move the revision.
 type Event struct {
 	Admitted     *Admission        `json:"admitted,omitempty"`
 	EffectIntent *string           `json:"effect_intent,omitempty"` // TASK:N:command
@@ -254,6 +256,7 @@ type Event struct {
 	Archived     *Archived         `json:"archived,omitempty"`
 	Restored     bool              `json:"restored,omitempty"`
 	Applied      *Applied          `json:"applied,omitempty"`
+	WorktreeGone bool              `json:"worktree_gone,omitempty"`
 }
 
 // Grant is a decoded execution grant of either schema.

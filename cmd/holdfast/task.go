@@ -70,7 +70,10 @@ func writeTask(w io.Writer, t *owner.Task) {
 	_, headline, _ := t.Summary()
 	fmt.Fprintf(w, "%s\n  title      %s\n  workspace  %s\n  revision   %d\n  status     %s (execution %s, checks %s)\n  turn       %d\n  %s\n",
 		t.ID, t.Intent.Title, t.Intent.Workspace.Path, t.Revision, t.Status, t.Execution, t.Checks, t.Turn(), headline)
-	if t.Worktree != nil {
+	switch {
+	case t.WorktreeGone != 0:
+		fmt.Fprintf(w, "  worktree   removed after its time (was made from %.12s); its changes are kept\n", t.Worktree.Base)
+	case t.Worktree != nil:
 		fmt.Fprintf(w, "  worktree   %s (from %.12s)\n", t.Worktree.Path, t.Worktree.Base)
 	}
 	if a := t.Applied; a != nil {
