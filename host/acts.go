@@ -26,7 +26,7 @@ type act struct {
 	Task     owner.TaskID `json:"task,omitempty"`
 	Revision int64        `json:"revision,omitempty"` // the task's, before
 	Bytes    []byte       `json:"bytes,omitempty"`    // the exact task command: the store takes it once
-	Name     string       `json:"name,omitempty"`     // a label, or a secret's name
+	Name     string       `json:"name,omitempty"`     // a label, a secret's name, or a branch
 	Want     string       `json:"want,omitempty"`     // how it looks when done: a path, or a digest
 	Caller   procid.ID    `json:"caller,omitzero"`    // the process that says itself how it ended
 }
@@ -247,6 +247,11 @@ func (c *Core) settleAct(ctx context.Context, id string, a act) error {
 		if t, err := c.store.Get(a.Task); err == nil {
 			end = seen((t.Archived != nil) == (a.Kind == "task.archive"))
 			end.revision = t.Revision
+		}
+	case a.Kind == "task.integrate":
+		var err error
+		if end, err = c.resumeIntegration(ctx, a); err != nil {
+			return err
 		}
 	case a.Kind == "task.recover":
 		if t, err := c.store.Get(a.Task); err == nil && t.Revision == a.Revision {

@@ -37,6 +37,7 @@ var verbs = map[string]verb{
 	"task.new":         verbTaskNew,
 	"task.stop":        verbTaskStop,
 	"task.apply":       verbTaskApply,
+	"task.integrate":   verbTaskIntegrate,
 	"task.start":       verbTaskStart,
 	"task.archive":     verbTaskArchive,
 	"task.restore":     verbTaskRestore,

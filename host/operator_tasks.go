@@ -24,6 +24,7 @@ type TaskArgs struct {
 	Reason    string       `json:"reason"`
 	Request   []byte       `json:"request"` // exact bytes of a task command
 	Verb      string       `json:"verb"`    // submit, cancel, correct or continue: what the bytes must be
+	Branch    string       `json:"branch"`  // of "task.integrate": the new branch
 	Grant     []byte       `json:"grant"`   // exact bytes of an execution grant
 	Caller    procid.ID    `json:"caller"`  // who owns the turn of "task.execute", and says how it ended
 }

@@ -242,7 +242,7 @@ func pageOf(label nip.Label, v *owner.View, prompt int) nip.Page {
 	p := nip.Page{
 		Scope: scopeOf(label, t), Title: cut(t.Intent.Title, 200), Prompt: cut(t.EffectivePrompt(), prompt),
 		Phase: nip.Phase(phase), Execution: string(t.Execution), Verification: string(t.Checks),
-		Integration: "not_attempted", Termination: termination(t), Delivery: delivery(t), Cleanup: cleanup(t),
+		Integration: t.Integration(), Termination: termination(t), Delivery: delivery(t), Cleanup: cleanup(t),
 		CostStatus: "unknown", Artifacts: []nip.PageArtifact{}, Children: []nip.PageChild{},
 		Evidence: nip.Evidence{State: v.Evidence, TotalSteps: v.TotalSteps, Steps: []nip.Step{}, Faults: []nip.LineFault{}, MoreFaults: v.MoreFaults},
 	}

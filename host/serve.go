@@ -109,7 +109,7 @@ func (h *Host) Run(ctx context.Context) error {
 		}
 	})
 	for _, loop := range []func(context.Context) error{
-		h.receiveAll, h.watchTasks, h.outbox.run, h.starter.run, h.deadlines.run, h.publisher.run, h.teller.run, h.watchExpiry, h.janitor, h.nudges.run,
+		h.receiveAll, h.watchTasks, h.outbox.run, h.starter.run, h.deadlines.run, h.publisher.run, h.teller.run, h.watchExpiry, h.janitor, h.tidyWorktrees, h.nudges.run,
 	} {
 		g.Go(func() error { return loop(ctx) })
 	}

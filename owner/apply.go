@@ -266,7 +266,7 @@ func (l *Locked) Append(epoch Epoch, ev Event) (Task, error) {
 	if err != nil {
 		return Task{}, err
 	}
-	odd := ev.Archived != nil || ev.Restored || ev.Worktree != nil || ev.NotStarted != nil
+	odd := ev.Archived != nil || ev.Restored || ev.Worktree != nil || ev.NotStarted != nil || ev.Applied != nil || ev.WorktreeGone
 	if odd && have.events >= maxOddEvents {
 		return Task{}, refuse("limit_exceeded", "the task has taken all the events it can; make a new task")
 	}

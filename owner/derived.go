@@ -91,6 +91,10 @@ func (t *Task) clone() Task {
 		a := *t.Archived
 		n.Archived = &a
 	}
+	if t.Applied != nil {
+		a := *t.Applied
+		n.Applied = &a
+	}
 	if m := t.Intent.Configuration.Model; m != nil {
 		c := *m
 		n.Intent.Configuration.Model = &c

@@ -86,6 +86,10 @@ func identifier(s, extra string) bool {
 	return true
 }
 
+// ValidTaskID reports whether s can name a task: 1 to 128 ASCII letters, digits, '.', '_' and '-', the first one a
+// letter or a digit.
+func ValidTaskID(s string) bool { return identifier(s, "") }
+
 // ValidTitle reports whether a task can have s as its title: one line of 1 to
 // 256 bytes, not blank, without control characters.
 func ValidTitle(s string) bool { return line(s, maxTitle) }

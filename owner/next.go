@@ -86,8 +86,9 @@ func NextCommand(t *Task, c Command, at int64) (Task, error) {
 // admit it (Admitted) or after its owner's death (OwnerLost, Cleared, a Result
 // of EndingOwnerEnded), writes at the next one, and is the only one who can
 // write from then on. Events about no run (NotStarted, Worktree, Archived,
-// Restored) do not look at it. Its error is an *Error, invalid_transition for
-// an event that is not legal here, invalid_command for one that is malformed.
+// Restored, Applied, WorktreeGone) do not look at it. Its error is an *Error,
+// invalid_transition for an event that is not legal here, invalid_command for
+// one that is malformed.
 func NextEvent(t *Task, epoch Epoch, ev Event, at int64) (Task, error) {
 	if t == nil {
 		return Task{}, refuse("not_found", "there is no such task")
@@ -148,7 +149,7 @@ func NextEvent(t *Task, epoch Epoch, ev Event, at int64) (Task, error) {
 		case n.Status != Queued || n.Run != nil:
 			err = illegal("a worktree is made before its turn is admitted")
 		}
-		n.Worktree = &w
+		n.Worktree, n.WorktreeGone = &w, 0
 		n.Revision, n.UpdatedAt = t.Revision, t.UpdatedAt // pins and clients' revisions stay good
 	case ev.Archived != nil:
 		a := *ev.Archived
@@ -166,6 +167,17 @@ func NextEvent(t *Task, epoch Epoch, ev Event, at int64) (Task, error) {
 			err = illegal("the task is not archived")
 		}
 		n.Archived = nil
+	case ev.WorktreeGone:
+		if !n.Ended() || n.Worktree == nil || n.WorktreeGone != 0 {
+			err = illegal("only the worktree of an ended task can be let go, once")
+		}
+		n.WorktreeGone = at
+		n.Revision, n.UpdatedAt = t.Revision, t.UpdatedAt // nothing that a client waits for happened
+	case ev.Applied != nil:
+		if err = appliable(&n, ev.Applied); err == nil {
+			a := *ev.Applied
+			n.Applied = &a
+		}
 	}
 	if err != nil {
 		return Task{}, err
@@ -182,7 +194,8 @@ func malformed(format string, args ...any) error { return refuse("invalid_comman
 func (e Event) members() int {
 	n := 0
 	for _, set := range []bool{e.Admitted != nil, e.EffectIntent != nil, e.Spawned != nil, e.Result != nil,
-		e.OwnerLost, e.Cleared != nil, e.NotStarted != nil, e.Worktree != nil, e.Archived != nil, e.Restored} {
+		e.OwnerLost, e.Cleared != nil, e.NotStarted != nil, e.Worktree != nil, e.Archived != nil, e.Restored,
+		e.Applied != nil, e.WorktreeGone} {
 		if set {
 			n++
 		}

@@ -42,7 +42,7 @@ const (
 	ExecutionUnknown Execution = "unknown"
 )
 
-// Checks is the verification's axis; integration is never attempted here.
+// Checks is the verification's axis. The integration's is Task.Integration: nothing but a person's word moves it.
 type Checks string
 
 // NotRun is the only state of Checks until checks exist.
@@ -82,7 +82,9 @@ type Task struct {
 	Run          *Run         `json:"run,omitempty"` // the current turn's
 	Earlier      []Run        `json:"earlier"`
 	Worktree     *Worktree    `json:"worktree,omitempty"`
+	WorktreeGone int64        `json:"worktree_gone,omitempty"` // Unix seconds: when it was let go, by policy
 	Archived     *Archived    `json:"archived,omitempty"`
+	Applied      *Applied     `json:"applied,omitempty"`     // the newest, by a person's word
 	NotStarted   string       `json:"not_started,omitempty"` // cause of "Couldn't start", of the current turn
 	CreatedAt    int64        `json:"created_at"`
 	UpdatedAt    int64        `json:"updated_at"` // Unix seconds of the last record that moved the revision
@@ -134,6 +136,16 @@ type Archived struct {
 	Reason string `json:"reason"`
 	By     string `json:"by"` // "owner" or a device's 64 hex
 	At     int64  `json:"at"`
+}
+
+// Applied says that a candidate was made one commit on a new branch of the repository.
+type Applied struct {
+	Turn      int    `json:"turn"` // the newest turn whose changes are in it
+	Candidate Digest `json:"candidate_snapshot"`
+	Base      string `json:"base"` // the commit's parent: the worktree's base
+	Branch    string `json:"branch"`
+	Commit    string `json:"commit"`
+	At        int64  `json:"at"` // Unix seconds
 }
 
 // Run is one turn that was admitted.
@@ -260,7 +272,8 @@ type Command struct {
 	Action    Action
 }
 
-// Event is one owner event: exactly one member is set. All but Worktree move the revision.
+// Event is one owner event: exactly one member is set. All but Worktree and
+// WorktreeGone move the revision.
 type Event struct {
 	Admitted     *Admission        `json:"admitted,omitempty"`
 	EffectIntent *string           `json:"effect_intent,omitempty"` // TASK:N:command
@@ -272,6 +285,8 @@ type Event struct {
 	Worktree     *Worktree         `json:"worktree,omitempty"`
 	Archived     *Archived         `json:"archived,omitempty"`
 	Restored     bool              `json:"restored,omitempty"`
+	Applied      *Applied          `json:"applied,omitempty"`
+	WorktreeGone bool              `json:"worktree_gone,omitempty"`
 }
 
 // Grant is a decoded execution grant of either schema.

@@ -37,6 +37,9 @@ func (c *cannot) Error() string { return c.code + ": " + c.cause }
 //
 // No repository: the folder itself, read-only.
 func (e *execution) locate(ctx context.Context, t *Task, g *Grant) (place, error) {
+	if t.WorktreeGone != 0 {
+		return place{}, &cannot{"invalid_transition", "the task's worktree was removed after its time; its changes are kept, make a new task", nil}
+	}
 	if t.Worktree != nil {
 		return e.reuse(ctx, t.Worktree)
 	}

@@ -36,7 +36,7 @@ func (g *globals) readStore() (*owner.Store, error) {
 
 func taskCommand(g *globals) *cobra.Command {
 	c := &cobra.Command{Use: "task", Short: "Tasks, as the person at the machine sees them"}
-	c.AddCommand(taskNew(g), taskStop(g), taskList(g), taskShow(g), taskView(g), taskStart(g), taskExecute(g), taskArtifact(g), taskDiff(g))
+	c.AddCommand(taskNew(g), taskStop(g), taskList(g), taskShow(g), taskView(g), taskStart(g), taskExecute(g), taskArtifact(g), taskDiff(g), taskIntegrate(g))
 	for _, verb := range []string{"submit", "correct", "cancel", "continue"} {
 		c.AddCommand(taskApply(g, verb))
 	}
@@ -70,8 +70,14 @@ func writeTask(w io.Writer, t *owner.Task) {
 	_, headline, _ := t.Summary()
 	fmt.Fprintf(w, "%s\n  title      %s\n  workspace  %s\n  revision   %d\n  status     %s (execution %s, checks %s)\n  turn       %d\n  %s\n",
 		t.ID, t.Intent.Title, t.Intent.Workspace.Path, t.Revision, t.Status, t.Execution, t.Checks, t.Turn(), headline)
-	if t.Worktree != nil {
+	switch {
+	case t.WorktreeGone != 0:
+		fmt.Fprintf(w, "  worktree   removed after its time (was made from %.12s); its changes are kept\n", t.Worktree.Base)
+	case t.Worktree != nil:
 		fmt.Fprintf(w, "  worktree   %s (from %.12s)\n", t.Worktree.Path, t.Worktree.Base)
+	}
+	if a := t.Applied; a != nil {
+		fmt.Fprintf(w, "  applied    commit %.12s on branch %s, of turn %d (%s)\n", a.Commit, a.Branch, a.Turn, t.Integration())
 	}
 	if r := t.Run; r != nil && r.Result != nil {
 		fmt.Fprintf(w, "  ended      %s after %d ms, cleanup confirmed: %v\n", r.Result.Ending, r.Result.ElapsedMS, r.Clear())
@@ -239,7 +245,7 @@ func taskView(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			d := viewDocument{v.Task, v.Evidence, "not_attempted", "unknown", v.Trace, v.Digest, v.TotalSteps, []json.RawMessage{}, v.Faults, v.Next, v.More}
+			d := viewDocument{v.Task, v.Evidence, v.Task.Integration(), "unknown", v.Trace, v.Digest, v.TotalSteps, []json.RawMessage{}, v.Faults, v.Next, v.More}
 			for _, st := range v.Steps {
 				d.Steps = append(d.Steps, st.JSON)
 			}

@@ -1,13 +1,10 @@
 package main
 
 import (
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"holdfast/owner"
 )
 
 // TestTaskChanges: what a turn changed comes out of the store by two verbs when its workspace is gone.
@@ -17,46 +14,11 @@ func TestTaskChanges(t *testing.T) {
 	if err := s.stepHome(ctx); err != nil {
 		t.Fatal(err)
 	}
-	shell, err := filepath.EvalSymlinks("/bin/sh")
-	if err != nil {
-		t.Fatal(err)
-	}
-	write := func(name string, v any) string {
-		raw, err := json.Marshal(v)
-		if err != nil {
-			t.Fatal(err)
-		}
-		path := filepath.Join(s.dir, name)
-		if err := os.WriteFile(path, raw, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	submit := write("submit.json", map[string]any{
-		"schema": "openagents.coder.task-command.v1", "command_id": "submit-changes", "task_id": "changes", "expected_revision": nil,
-		"action": map[string]any{"kind": "submit", "intent": map[string]any{
-			"title": "changes", "prompt": "change something", "workspace": map[string]any{"path": s.repo},
-			"configuration": map[string]any{"adapter": "bounded-command", "model": nil},
-		}},
-	})
-	var task owner.Task
-	if err := s.operator(ctx, nil, "task", "submit", "--file", submit); err != nil {
-		t.Fatal(err)
-	}
+	task := byHandTask(t, s, ctx, "changes")
 	if code, _ := exitOf(t, s, ctx, "task", "diff", "changes", "--home", s.home); code != exitFailed {
 		t.Errorf("a task without a turn: exit %d", code)
 	}
-	if err := s.operator(ctx, &task, "task", "show", "changes"); err != nil {
-		t.Fatal(err)
-	}
-	grant := write("grant.json", map[string]any{
-		"schema": "openagents.coder.task-execution-grant.v1", "task_id": "changes", "intent_digest": task.IntentDigest,
-		"expected_revision": task.Revision, "program": shell, "arguments": []string{"-c", "echo new >made; mkfifo pipe"},
-		"write_workspace": true, "wall_seconds": 60, "stream_bytes": 65536, "memory_bytes": 268435456,
-	})
-	if err := s.operator(ctx, &task, "task", "execute", "--grant", grant); err != nil {
-		t.Fatal(err)
-	}
+	task = byHandTurn(t, s, ctx, task, "echo new >made; mkfifo pipe")
 	if err := os.RemoveAll(task.Worktree.Path); err != nil {
 		t.Fatal(err)
 	}

@@ -11,18 +11,20 @@
 // reads these from the file system without running git. Head names the commit that is checked out; AddWorktree
 // makes a linked, detached, locked worktree of a commit; RemoveWorktree takes exactly that one away again. Contents
 // reads files of a commit out of the object store, and Patch compares bytes that the caller has, in a repository
-// made for it: neither looks at a working tree.
+// made for it. WriteBlobs and Commit put such bytes into the object store as one commit, and CreateBranch names it.
+// None of these looks at a working tree or at its index.
 //
 // Content filters (the filter attribute, Git LFS) run programs by design. A tree that asks for one is refused with
 // ErrFilter before any file is written; nothing is checked out unfiltered behind the user's back either.
 //
 // What is durable: AddWorktree returns after the file system that holds the worktree was synced, so that a caller
 // may record it. A crash before that leaves a folder and an entry in the common directory that RemoveWorktree
-// clears.
+// clears. CreateBranch returns after the objects, and then the branch, were synced likewise; a crash before the branch
+// leaves objects that nothing names, which git's own housekeeping takes.
 //
 // Limits: the fixed git binary is trusted; so is the operator who named the repository. The package does not lock:
-// git's own lock files serialise writers of one repository. Any goroutine may call. It never commits to it, fetches,
-// merges, or runs in a tree that a turn has written.
+// git's own lock files serialise writers of one repository. Any goroutine may call. It never changes a branch that
+// there is, fetches, merges, or runs in a tree that a turn has written.
 package gitguard
 
 import (
@@ -56,6 +58,8 @@ var options = []string{
 	"-c", "core.attributesFile=/dev/null",
 	"-c", "core.sparseCheckout=false",
 	"-c", "core.untrackedCache=false",
+	"-c", "core.splitIndex=false",
+	"-c", "i18n.commitEncoding=UTF-8",
 	"-c", "submodule.recurse=false",
 	"-c", "worktree.useRelativePaths=false",
 	"-c", "protocol.allow=never",
@@ -70,6 +74,7 @@ type call struct {
 	magic bool
 	stdin []byte
 	most  int // bytes of output, maxOutput where 0
+	env   []string
 }
 
 // run returns git's standard output, at most c.most bytes. ErrOutput is returned beyond that, ErrNoGit where no trusted
@@ -90,7 +95,7 @@ func run(ctx context.Context, c call) ([]byte, error) {
 	}
 	cmd := exec.CommandContext(ctx, git, append(args, c.args...)...)
 	cmd.Dir = c.repo.Top
-	cmd.Env = environment(c.repo)
+	cmd.Env = append(environment(c.repo), c.env...)
 	if c.most == 0 {
 		c.most = maxOutput
 	}

@@ -53,11 +53,16 @@ func write(t *testing.T, path, text string, mode os.FileMode) {
 // repository makes a repository with one commit of the given files.
 func repository(t *testing.T, files map[string]string) Repo {
 	t.Helper()
+	return repositoryOf(t, "sha1", files)
+}
+
+func repositoryOf(t *testing.T, format string, files map[string]string) Repo {
+	t.Helper()
 	dir := filepath.Join(canonicalDir(t), "repo")
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	git(t, dir, "init", "-q")
+	git(t, dir, "init", "-q", "--object-format="+format)
 	for name, text := range files {
 		write(t, filepath.Join(dir, name), text, 0o644)
 	}

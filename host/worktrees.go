@@ -1,0 +1,83 @@
+package host
+
+import (
+	"context"
+	"time"
+
+	"holdfast/owner"
+)
+
+const (
+	worktreesFirst = time.Minute // a host that has just started has better to do
+	worktreesEvery = time.Hour
+	keepDays       = 14 // where a policy does not say
+)
+
+// keepWorktrees is for how many days an ended task keeps its worktree; false where no policy says anything.
+func (p *Policy) keepWorktrees() (days int, said bool) {
+	if p.KeepWorktreesDays != nil {
+		return *p.KeepWorktreesDays, true
+	}
+	return keepDays, len(p.Rules) > 0
+}
+
+// tidyWorktrees removes, while the host lives, the worktrees whose time is over.
+func (h *Host) tidyWorktrees(ctx context.Context) error {
+	next := time.NewTimer(worktreesFirst)
+	defer next.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-next.C:
+		}
+		err := h.letWorktreesGo(ctx, false, func(w owner.Worked, err error) {
+			switch {
+			case err != nil:
+				h.log.Error().Err(err).Str("task", string(w.Task)).Msg("a worktree could not be removed; the next round tries again")
+			case w.Kept == "":
+				h.log.Info().Str("task", string(w.Task)).Int64("bytes", w.Bytes).Msg("removed the worktree of an ended task")
+			}
+		})
+		if err != nil && ctx.Err() == nil {
+			if fatal(err) {
+				return err
+			}
+			h.log.Error().Err(err).Msg("worktrees cannot be looked at; the next round tries again")
+		}
+		next.Reset(worktreesEvery)
+	}
+}
+
+// letWorktreesGo does what the policy says about the worktrees, and reports each of them. A fault of one task leaves
+// that worktree and goes on with the next. Without a policy all stay; one that cannot be read is an error.
+func (c *Core) letWorktreesGo(ctx context.Context, dry bool, report func(owner.Worked, error)) error {
+	p, _, err := loadPolicy(c.home)
+	if err != nil {
+		return err
+	}
+	ids, strangers, err := c.store.Worktrees()
+	if err != nil {
+		return err
+	}
+	for _, name := range strangers {
+		report(owner.Worked{Path: name, Kept: "no task of this home has it"}, nil)
+	}
+	days, said := p.keepWorktrees()
+	before := c.now() - int64(days)*24*3600
+	for _, id := range ids {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if !said {
+			report(owner.Worked{Task: id, Path: c.store.WorktreeRoot(id), Kept: "there is no policy"}, nil)
+			continue
+		}
+		w, err := c.store.LetWorktreeGo(ctx, id, before, dry)
+		if err != nil && (fatal(err) || ctx.Err() != nil) {
+			return err
+		}
+		report(w, err)
+	}
+	return nil
+}
