@@ -205,7 +205,7 @@ func (st *state) facts(command string) facts {
 func (l *Locked) current(command string) (facts, error) {
 	l.e.mu.Lock()
 	defer l.e.mu.Unlock()
-	if err := l.e.refresh(l.f, l.id); err != nil {
+	if err := l.e.refresh(l.d, l.f, l.id); err != nil {
 		return facts{}, describe(l.d, err)
 	}
 	l.task = l.e.st.task
@@ -322,11 +322,18 @@ func (l *Locked) write(end position, kind byte, payload []byte) error {
 	if err := l.s.appendDurable(l.f, end.end, b); err != nil {
 		return fmt.Errorf("append to the log of task %s: %w", l.id, err)
 	}
+	if err := l.advance(end, frame{kind: kind, payload: payload, hash: sha256.Sum256(b), size: int64(len(b))}); err != nil {
+		return err
+	}
+	l.checkpoint()
+	return nil
+}
+
+func (l *Locked) advance(end position, fr frame) error {
 	l.e.mu.Lock()
 	defer l.e.mu.Unlock()
 	l.e.named = true
-	fr := frame{kind: kind, payload: payload, hash: sha256.Sum256(b), size: int64(len(b))}
-	if err := l.e.advance(l.f, l.id, end, fr); err != nil {
+	if err := l.e.advance(l.d, l.f, l.id, end, fr); err != nil {
 		return describe(l.d, err)
 	}
 	l.task = l.e.st.task

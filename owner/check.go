@@ -102,6 +102,7 @@ func (c *checker) task(dir string) {
 	if _, holds := st.task.Holds(); holds {
 		c.hold = append(c.hold, st.id)
 	}
+	c.checkpoint(d)
 	for _, name := range []string{lockName, ownerLockName} {
 		c.file(d, name, func() error {
 			f, err := d.Open(name, os.O_RDONLY)
@@ -188,6 +189,33 @@ func (c *checker) replay(d *saferead.Dir, dir string) (*state, error) {
 		c.logged[index] = append(c.logged[index], i)
 	}
 	return st, nil
+}
+
+// checkpoint checks the task's checkpoint, if there is one.
+func (c *checker) checkpoint(d *saferead.Dir) {
+	if names, err := d.Names(); err != nil || !slices.Contains(names, checkpointName) {
+		return
+	}
+	c.file(d, checkpointName, func() error {
+		f, err := c.s.openLog(d, os.O_RDONLY)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		c.detail, err = checkCheckpoint(d, f)
+		if errors.Is(err, saferead.ErrUnsafe) {
+			// A writer may have replaced it just now; see Store.read.
+			ctx, cancel := context.WithTimeout(context.Background(), readWait)
+			defer cancel()
+			lock, lerr := c.s.flock(ctx, d, lockName, shared)
+			if lerr != nil {
+				return errors.Join(err, lerr)
+			}
+			defer lock.Close()
+			c.detail, err = checkCheckpoint(d, f)
+		}
+		return err
+	})
 }
 
 // sealedTrace compares a transcript with the digest in its turn's result.

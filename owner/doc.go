@@ -4,7 +4,8 @@
 // The truth about a task is its log: an append-only file of exact command
 // bytes with their receipts, and of owner events. A Task is never stored, it
 // is derived by replaying the log through NextCommand and NextEvent, which are
-// pure; every reader that starts from nothing verifies the whole history.
+// pure. A reader that starts from nothing verifies the chain of the whole
+// history, and replays it from the task's checkpoint on where that fits.
 //
 // In come exact task commands (Apply, called by the evaluator of device
 // commands and by the command line) and owner events (Append, called by the

@@ -20,8 +20,7 @@ import (
 // as torn: a damaged one must never make sound records behind it look unfinished.
 //
 // A frame type that this version does not know, in an otherwise sound frame,
-// is ErrNewer: later versions add types (3 is kept for checkpoints, from which
-// a reader may start instead of from the header) without a new header version.
+// is ErrNewer: later versions add types without a new header version.
 const (
 	logMagic    = "HFTASKLG"
 	logVersion  = 1

@@ -32,6 +32,7 @@ type entry struct {
 	st    *state
 	stamp saferead.Stamp // of the log when st was held against it
 	named bool           // the folder was synced since this process first saw the log in it
+	kept  kept           // the checkpoint, as far as this process knows of it
 }
 
 // taskDir opens the folder of a task whose log exists; *Error not_found else.
@@ -82,12 +83,14 @@ func (s *Store) entryOf(dir string) *entry {
 
 // refresh replays what the log has gained since e was last current. The
 // caller holds e.mu. Of what was replayed before only the hash of the last
-// frame is looked at again; Check replays everything.
-func (e *entry) refresh(f atomicfile.File, id TaskID) error {
+// frame is looked at again; Check replays everything. The task's folder d may
+// have a checkpoint to start from.
+func (e *entry) refresh(d *saferead.Dir, f atomicfile.File, id TaskID) error {
 	stamp, err := stampOfFile(f)
 	if err != nil {
 		return err
 	}
+	doubt := false
 	if e.st != nil {
 		switch {
 		case stamp == e.stamp && stamp.Size == e.st.end:
@@ -97,10 +100,17 @@ func (e *entry) refresh(f atomicfile.File, id TaskID) error {
 		case stamp.Size < e.st.end:
 			return corrupt("the log lost records")
 		case stamp.Size == e.stamp.Size && stamp != e.stamp:
-			e.st = nil // rewritten in place, or a torn tail was overwritten: read it all
+			e.st, doubt = nil, true // rewritten in place, or a torn tail was overwritten: read it all
 		}
 	}
 	st := e.st
+	e.st = nil // after an error the next read starts from the header
+	if st == nil && !doubt {
+		st, e.kept = fromCheckpoint(d, f, stamp.Size, id)
+		if st != nil && st.catchUp(f, stamp.Size) != nil {
+			st, e.kept = nil, kept{} // the log says whose fault that is
+		}
+	}
 	if st == nil {
 		if st, err = start(f, stamp.Size); err != nil {
 			return err
@@ -109,21 +119,28 @@ func (e *entry) refresh(f atomicfile.File, id TaskID) error {
 			return corrupt("the log is of task %s", st.id)
 		}
 	}
-	e.st = nil // after an error the next read starts from the header
-	if _, err := st.follow(f, stamp.Size, nil); err != nil {
+	if err := st.catchUp(f, stamp.Size); err != nil {
+		return err
+	}
+	e.st, e.stamp = st, stamp
+	return nil
+}
+
+// catchUp replays what the log has behind st.
+func (st *state) catchUp(f atomicfile.File, size int64) error {
+	if _, err := st.follow(f, size, nil); err != nil {
 		return err
 	}
 	if st.task == nil {
 		return corrupt("the log has no submit")
 	}
-	e.st, e.stamp = st, stamp
 	return nil
 }
 
 // advance replays the frame that the caller has appended to f under the task's
 // lock, without reading it back; the caller holds e.mu. Where a reader of this
 // process has seen the frame already, or e knows less, refresh finds out.
-func (e *entry) advance(f atomicfile.File, id TaskID, before position, fr frame) error {
+func (e *entry) advance(d *saferead.Dir, f atomicfile.File, id TaskID, before position, fr frame) error {
 	if e.st != nil && e.st.position == before {
 		st := e.st
 		e.st = nil
@@ -136,7 +153,7 @@ func (e *entry) advance(f atomicfile.File, id TaskID, before position, fr frame)
 		}
 		e.st, e.stamp = st, stamp
 	}
-	return e.refresh(f, id)
+	return e.refresh(d, f, id)
 }
 
 func stampOfFile(f atomicfile.File) (saferead.Stamp, error) {
@@ -188,7 +205,7 @@ func (s *Store) read(id TaskID, fn func(*state) error) error {
 	once := func() error {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		if err := e.refresh(f, id); err != nil {
+		if err := e.refresh(d, f, id); err != nil {
 			return err
 		}
 		return fn(e.st)

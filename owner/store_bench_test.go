@@ -2,6 +2,8 @@ package owner
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 )
 
@@ -55,5 +57,55 @@ func BenchmarkGetLongTask(b *testing.B) {
 		if _, err := s.Get("a"); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// What a process pays that meets a task of 10,000 events for the first time: with its checkpoint, and without.
+func BenchmarkColdGet10000(b *testing.B) {
+	s := quickStore(b, quickHome(b), true)
+	mustApply(b, s, submitOf("a", "c0"))
+	mustApply(b, s, cancelOf("a", "c1", 1))
+	if err := archiveN(s, "a", 10_000); err != nil {
+		b.Fatal(err)
+	}
+	for _, row := range []string{"checkpoint", "replay"} {
+		if row == "replay" {
+			if err := os.Remove(filepath.Join(s.TaskDir("a"), checkpointName)); err != nil {
+				b.Fatal(err)
+			}
+		}
+		b.Run(row, func(b *testing.B) {
+			for b.Loop() {
+				cold, err := Open(s.Home(), Options{Now: fixedClock})
+				if err != nil {
+					b.Fatal(err)
+				}
+				if _, err := cold.Get("a"); err != nil {
+					b.Fatal(err)
+				}
+				cold.Close()
+			}
+		})
+	}
+}
+
+// One more event of a task that has few, and of one that has 10,000; the disk is not waited for.
+func BenchmarkAppend(b *testing.B) {
+	for _, before := range []int{10, 10_000} {
+		b.Run(fmt.Sprint(before), func(b *testing.B) {
+			s := quickStore(b, quickHome(b), true)
+			mustApply(b, s, submitOf("a", "c0"))
+			mustApply(b, s, cancelOf("a", "c1", 1))
+			if err := archiveN(s, "a", before); err != nil {
+				b.Fatal(err)
+			}
+			b.ResetTimer()
+			for range min(b.N, 2_000) {
+				if err := archiveN(s, "a", 2); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(2*min(b.N, 2_000)), "ns/append")
+		})
 	}
 }
