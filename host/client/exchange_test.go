@@ -119,11 +119,12 @@ func TestReplyExpired(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.verify(t.Context(), v, p, r, d.hostNow()); err != nil {
+	// By the host's clock, of which pairing in real time taught the device what
+	// it could.
+	if _, err := d.verify(t.Context(), v, p, r, r.req.ExpiresAt-1); err != nil {
 		t.Fatalf("in time: %v", err)
 	}
-	d.o.Now = func() time.Time { return time.Unix(r.req.ExpiresAt, 0) }
-	if _, err := d.verify(t.Context(), v, p, r, d.hostNow()); err == nil || !strings.Contains(err.Error(), "expired") {
+	if _, err := d.verify(t.Context(), v, p, r, r.req.ExpiresAt); err == nil || !strings.Contains(err.Error(), "expired") {
 		t.Errorf("after its end: %v", err)
 	}
 }
@@ -416,7 +417,11 @@ func seePresence(d *Device, h *host, live bool) {
 // A grant that has ended makes no request, and a request never outlives it.
 func TestGrantEnds(t *testing.T) {
 	d, h, p := paired(t)
-	d.o.Now = func() time.Time { return time.Unix(h.grant.ExpiresAt-10, 0) }
+	// The host's clock, as pairing in real time taught it to the device.
+	at := func(host int64) func() time.Time {
+		return func() time.Time { return time.Unix(host, 0).Add(d.ClockOffset()) }
+	}
+	d.o.Now = at(h.grant.ExpiresAt - 10)
 	pr, err := d.peer()
 	if err != nil {
 		t.Fatal(err)
@@ -425,7 +430,7 @@ func TestGrantEnds(t *testing.T) {
 	if err != nil || r.req.ExpiresAt != h.grant.ExpiresAt {
 		t.Errorf("near the end: %v, expires %d", err, r.req.ExpiresAt)
 	}
-	d.o.Now = func() time.Time { return time.Unix(h.grant.ExpiresAt, 0) }
+	d.o.Now = at(h.grant.ExpiresAt)
 	if _, err := d.Call(t.Context(), nip.WorkspaceList{}); !errors.Is(err, ErrGrantExpired) {
 		t.Errorf("err = %v", err)
 	}

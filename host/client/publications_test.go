@@ -131,13 +131,13 @@ func TestPublishedNotBelieved(t *testing.T) {
 			h.sealStates(h.key, dev, func(s nip.CommandStates) nip.CommandStates { s.Host = other.Public(); return s }(states)),
 			h.sealHints(h.key, dev, func(s nip.Hints) nip.Hints { s.Host = other.Public(); return s }(hints))}, false},
 		{"over", [3]*nip.Event{
-			h.sealPage(h.key, dev, h.page(taskA, 4, now-604_805)),
-			h.sealStates(h.key, dev, h.states(taskA, 4, now-604_805, held(id, 0))),
-			h.sealHints(h.key, dev, h.hints(1, now-7205, "wss://relay.example.com/"))}, false},
+			h.sealPage(h.key, dev, h.page(taskA, 4, now-605_400)),
+			h.sealStates(h.key, dev, h.states(taskA, 4, now-605_400, held(id, 0))),
+			h.sealHints(h.key, dev, h.hints(1, now-7800, "wss://relay.example.com/"))}, false},
 		{"of the future", [3]*nip.Event{
-			h.sealPage(h.key, dev, h.page(taskA, 4, now+120)),
-			h.sealStates(h.key, dev, h.states(taskA, 4, now+120, held(id, 0))),
-			h.sealHints(h.key, dev, h.hints(1, now+120, "wss://relay.example.com/"))}, false},
+			h.sealPage(h.key, dev, h.page(taskA, 4, now+900)),
+			h.sealStates(h.key, dev, h.states(taskA, 4, now+900, held(id, 0))),
+			h.sealHints(h.key, dev, h.hints(1, now+900, "wss://relay.example.com/"))}, false},
 		{"a task that is no ID, a plain relay", [3]*nip.Event{
 			h.sealPage(h.key, dev, h.page("my-task", 4, now)),
 			h.sealStates(other, dev, states),
