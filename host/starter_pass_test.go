@@ -97,6 +97,7 @@ func TestSweepTellsOfTheEnd(t *testing.T) {
 	if err := r.h.wakeUp(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	r.h.publisher.take() // what is known so far
 	end(owner.Result{})
 	if err := r.h.starter.sweep(t.Context()); err != nil {
 		t.Fatal(err)
