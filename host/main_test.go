@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"holdfast/internal/diskfault/faulttest"
 	"holdfast/owner"
 	"holdfast/sandbox"
 )
@@ -30,5 +31,5 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(child(os.Args[2:]))
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(faulttest.IgnoreLeak))
 }

@@ -221,20 +221,25 @@ func (f *faultPath) try(what string, fn func(ctx context.Context) error) {
 func (f *faultPath) until(what string, id nip.TaskID, ok func(t owner.Task) bool) {
 	f.t.Helper()
 	f.try(what, func(ctx context.Context) error {
-		poll := time.NewTicker(2 * time.Millisecond)
-		defer poll.Stop()
-		for {
-			t, err := f.store.Get(owner.TaskID(id))
-			if err != nil || ok(t) {
-				return err
-			}
-			select {
-			case <-poll.C:
-			case <-ctx.Done():
-				return fmt.Errorf("waited for %s: %s, turn %d, %q", what, t.Status, t.Turn(), t.EffectivePrompt())
-			}
-		}
+		_, err := f.comes(ctx, id, ok)
+		return err
 	})
+}
+
+func (f *faultPath) comes(ctx context.Context, id nip.TaskID, ok func(t owner.Task) bool) (owner.Task, error) {
+	poll := time.NewTicker(2 * time.Millisecond)
+	defer poll.Stop()
+	for {
+		t, err := f.store.Get(owner.TaskID(id))
+		if err != nil || ok(t) {
+			return t, err
+		}
+		select {
+		case <-poll.C:
+		case <-ctx.Done():
+			return t, fmt.Errorf("the task is %s, turn %d, %q", t.Status, t.Turn(), t.EffectivePrompt())
+		}
+	}
 }
 
 func (f *faultPath) get(id nip.TaskID) (t owner.Task) {
@@ -310,9 +315,9 @@ func (f *faultPath) edit(by string, task nip.TaskID, edits ...nip.QueueEdit) {
 // begin admits the task's turn, as its owner does.
 func (f *faultPath) begin(id nip.TaskID, prompt string) {
 	f.t.Helper()
-	f.until("the turn of "+prompt, id, func(t owner.Task) bool { return t.EffectivePrompt() == prompt })
 	f.try("begin "+prompt, func(ctx context.Context) error {
-		t, err := f.store.Get(owner.TaskID(id))
+		// Within one try: what was seen of a log may be lost with the power.
+		t, err := f.comes(ctx, id, func(t owner.Task) bool { return t.EffectivePrompt() == prompt })
 		if err != nil || t.Run != nil {
 			return err
 		}
