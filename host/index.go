@@ -50,14 +50,15 @@ func newTaskIndex() *taskIndex {
 	return &taskIndex{rows: map[owner.TaskID]taskRow{}, opened: map[owner.TaskID]bool{}}
 }
 
-// note takes a task as it was read. Reads of two goroutines may come in either
-// order: the higher revision stays.
-func (x *taskIndex) note(t *owner.Task) {
+// note takes a task as it was read, and reports whether that is news. Reads of
+// two goroutines may come in either order: the higher revision stays.
+func (x *taskIndex) note(t *owner.Task) (news bool) {
 	r := rowOf(t)
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if old, ok := x.rows[r.ID]; ok && old.Revision > r.Revision {
-		return
+	old, known := x.rows[r.ID]
+	if known && old.Revision > r.Revision {
+		return false
 	}
 	x.rows[r.ID] = r
 	if r.open() {
@@ -65,6 +66,7 @@ func (x *taskIndex) note(t *owner.Task) {
 	} else {
 		delete(x.opened, r.ID)
 	}
+	return !known || old.Revision < r.Revision
 }
 
 func (x *taskIndex) get(id owner.TaskID) (taskRow, bool) {

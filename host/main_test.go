@@ -6,6 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"go.uber.org/goleak"
+
+	"holdfast/internal/diskfault/faulttest"
 	"holdfast/internal/leaks"
 	"holdfast/owner"
 	"holdfast/sandbox"
@@ -29,5 +32,5 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(child(os.Args[2:]))
 	}
-	leaks.Main(m)
+	leaks.Main(m, goleak.IgnoreAnyFunction(faulttest.IgnoreLeak))
 }

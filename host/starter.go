@@ -127,7 +127,11 @@ func (s *starter) read(ctx context.Context, id owner.TaskID) (*owner.Task, error
 		s.h.log.Error().Err(err).Str("task", string(id)).Msg("task cannot be swept")
 		return nil, nil // the next sweep of all tries again
 	}
-	s.h.index.note(&t)
+	if s.h.index.note(&t) {
+		// A turn that ended before the store's watch stood is ended in the index
+		// from now on, and nobody else would look at what waits for its end.
+		s.h.publisher.mark(id)
+	}
 	if t.Status != owner.Queued {
 		s.forgetTaken(id)
 	}

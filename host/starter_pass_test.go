@@ -83,3 +83,42 @@ func TestStarterTakes(t *testing.T) {
 		t.Fatalf("%v %v", changed, all)
 	}
 }
+
+// A turn ends as the host starts, before the store's watch stands. The sweep at
+// the start is the first to see it, the watch's "look at all" leaves out what
+// ended, and still what waits for the turn's end runs.
+func TestSweepTellsOfTheEnd(t *testing.T) {
+	r := newRig(t)
+	t.Cleanup(func() { close(r.h.stopped) })
+	d := r.pair(nip.PairingRights())
+	id := r.create(d, "p")
+	end := r.begin(id)
+	r.wantCode(r.ask(d, nip.TaskCommand{Command: r.command(id, nip.Queue, "next")}), "")
+	if err := r.h.wakeUp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.h.publisher.take() // what is known so far
+	end(owner.Result{})
+	if err := r.h.starter.sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	marked, _, _ := r.h.publisher.take()
+	for _, m := range marked {
+		if err := r.h.publisher.one(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if task := r.task(id); task.Status != owner.Queued || task.EffectivePrompt() != "next" {
+		t.Fatalf("%s, %q", task.Status, task.EffectivePrompt())
+	}
+	if err := r.h.starter.sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.h.publisher.take() // its own change
+	if err := r.h.starter.sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if marked, _, _ = r.h.publisher.take(); len(marked) != 0 {
+		t.Errorf("a sweep without news marks %v", marked)
+	}
+}

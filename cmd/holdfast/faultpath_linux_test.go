@@ -17,44 +17,78 @@ import (
 	"holdfast/owner"
 )
 
-// TestEveryFaultOfAHome fails every call of a home's first hour: it is made,
-// served, a device is paired, and its first task is there.
-func TestEveryFaultOfAHome(t *testing.T) {
-	listen := freePort(t)
-	faulttest.Loop{Least: 200, Sample: 16}.Run(t, func(t *testing.T, disk *diskfault.Disk, dir string, plan diskfault.Plan) (string, int) {
-		f := newFaultPath(t, disk, dir, listen)
-		f.must(os.Mkdir(dir, 0o700))
-		disk.Begin(dir, plan)
-		f.make()
-		f.pair("phone")
-		id := f.create("phone", "first words")
-		return f.ends(id)
-	})
+// pathStory is a life that passes some of the kinds of write. Each is played as
+// often as it has calls, so several short ones cost less than a long one.
+type pathStory struct {
+	name   string
+	least  int // calls
+	sample int // plans played by default, of all of them
+	// life returns the task. It begins in a served home with a phone, or with
+	// nothing.
+	life  func(f *faultPath) nip.TaskID
+	fresh bool // it begins with nothing
 }
 
-// TestEveryFaultOfThePath fails every call of a task's life, through the whole
+var pathStories = []pathStory{
+	{"home", 150, 10, (*faultPath).firstHour, true},
+	{"queue", 400, 12, (*faultPath).queueLife, false},
+	{"turns", 400, 12, (*faultPath).turnLife, false},
+	{"access", 250, 10, (*faultPath).accessLife, false},
+	{"prune", 150, 10, (*faultPath).pruneLife, false},
+}
+
+// TestEveryFaultOfThePath fails every call of every story, through the whole
 // path: device, relay, host, journal, task, and back. No command is applied
 // twice, none that has a receipt is lost, their order stays, each ends with an
-// outcome that its device can read, and both checks hold.
+// outcome that its device can read, replays change nothing, and both checks
+// hold.
 func TestEveryFaultOfThePath(t *testing.T) {
-	var listen string
-	faulttest.Loop{Least: 800, Sample: 24}.Run(t, func(t *testing.T, disk *diskfault.Disk, dir string, plan diskfault.Plan) (string, int) {
+	for _, s := range pathStories {
+		t.Run(s.name, func(t *testing.T) {
+			faulttest.Loop{Least: s.least, Sample: s.sample}.Run(t, s.teller())
+		})
+	}
+}
+
+// teller plays the story in a copy of one home, made when it is first played.
+func (s pathStory) teller() faulttest.Story {
+	listen := ""
+	return func(t *testing.T, disk *diskfault.Disk, dir string, plan diskfault.Plan) (string, int) {
 		template := filepath.Join(filepath.Dir(dir), "template")
 		if listen == "" {
 			listen = freePort(t)
 			f := newFaultPath(t, disk, template, listen)
 			f.must(os.Mkdir(template, 0o700))
-			f.make()
-			f.pair("phone")
-			f.must(f.shut())
+			if !s.fresh {
+				f.make()
+				f.pair("phone")
+				f.must(f.shut())
+			}
 		}
 		f := newFaultPath(t, disk, dir, listen)
 		f.must(copyTree(template, dir))
-		f.devices["phone"] = nil
 		disk.Begin(dir, plan)
-		f.restart()
-		return f.ends(f.life())
-	})
+		if !s.fresh {
+			f.devices["phone"] = nil
+			f.restart()
+		}
+		id := s.life(f)
+		f.shut() // where a disk died last of all, it says so
+		f.must(disk.Revive())
+		calls, _ := disk.End()
+		f.must(f.open())
+		f.must(f.resend())
+		f.decided() // the start finishes what was cut off
+		told := f.tells(id)
+		f.replays(id)
+		if after := f.tells(id); after != told {
+			t.Errorf("replays changed\n%s\nto\n%s", told, after)
+		}
+		if err := f.shut(); err != nil {
+			t.Errorf("end: %v", err)
+		}
+		return told, calls
+	}
 }
 
 // make is a home with a workspace, served.
@@ -88,72 +122,91 @@ func (f *faultPath) make() {
 	}
 }
 
-// life passes every kind of write: commands of two devices that are held, edited
-// under a lease, reordered, corrected, stopped and answered, an invitation with
-// its redemption, and a revocation.
-func (f *faultPath) life() nip.TaskID {
+// firstHour makes the home and pairs the phone.
+func (f *faultPath) firstHour() nip.TaskID {
 	f.t.Helper()
-	const a = "phone"
-	id := f.create(a, "first words")
-	say := func(by, text string, action nip.Action) nip.CommandID {
-		f.t.Helper()
-		return f.give(by, text, nip.Command{Task: id, Action: action, Text: text, Emulate: action == nip.Steer})
-	}
-	say(a, "corrected words", nip.Steer)
+	f.make()
+	f.pair("phone")
+	return f.create("phone", "first words")
+}
+
+// say is a message, or another command, of a device.
+func (f *faultPath) say(by string, task nip.TaskID, action nip.Action, text string) nip.CommandID {
+	f.t.Helper()
+	return f.give(by, text, nip.Command{Task: task, Action: action, Text: text, Emulate: action == nip.Steer})
+}
+
+// queueLife holds messages, edits and reorders them under a lease, corrects a
+// turn that has not started and one that runs.
+func (f *faultPath) queueLife() nip.TaskID {
+	f.t.Helper()
+	id := f.create("phone", "first words")
+	f.say("phone", id, nip.Steer, "corrected words")
 	f.begin(id, "corrected words")
-	one, two, three := say(a, "one", nip.Queue), say(a, "two", nip.Queue), say(a, "three", nip.Queue)
-	say(a, "too early", nip.Send)
-	f.edit(a, id, nip.QueueEdit{Action: "edit", Command: two, Text: "two, edited"},
-		nip.QueueEdit{Action: "reorder", Commands: []nip.CommandID{three, one, two}})
-	say(a, "rather this", nip.Steer)
+	one, two, three := f.say("phone", id, nip.Queue, "one"), f.say("phone", id, nip.Queue, "two"), f.say("phone", id, nip.Queue, "three")
+	f.edit("phone", id, nip.QueueEdit{Action: "edit", Command: two, Text: "two, edited"},
+		nip.QueueEdit{Action: "reorder", Commands: []nip.CommandID{three, two, one}}, nip.QueueEdit{Action: "remove", Command: one})
+	f.say("phone", id, nip.Steer, "rather this")
 	f.finish(id, owner.Result{Ending: owner.EndingStopped, StopRequested: true})
-	f.begin(id, "rather this")
-	f.finish(id, owner.Result{})
-	f.until("three", id, func(t owner.Task) bool { return t.EffectivePrompt() == "three" })
-	say(a, "not three", nip.Interrupt)
-	f.begin(id, "one")
-	f.pair("tablet")
-	tablet := f.devices["tablet"].PubKey()
-	say("tablet", "of the tablet", nip.Queue)
-	f.finish(id, owner.Result{})
-	f.begin(id, "two, edited")
-	f.try("revoke", func(ctx context.Context) error {
-		_, err := f.parts.core.Revoke(ctx, tablet, false)
-		return err
-	})
-	f.finish(id, owner.Result{Ending: owner.EndingAskedQuestion, Reply: "Which one?", Ask: "question"})
-	say(a, "the second", nip.Answer)
-	f.begin(id, "the second")
-	f.finish(id, owner.Result{})
-	say(a, "go on", nip.Send)
+	for _, prompt := range []string{"rather this", "three", "two, edited"} {
+		f.begin(id, prompt)
+		f.finish(id, owner.Result{})
+	}
 	return id
 }
 
-// ends restarts once more, holds what was said against what happened, sends
-// everything again, and prunes the journal. It tells how it ended.
-func (f *faultPath) ends(id nip.TaskID) (told string, calls int) {
+// turnLife refuses, stops, answers and goes on.
+func (f *faultPath) turnLife() nip.TaskID {
 	f.t.Helper()
-	f.restart()
-	told = f.tells(id)
-	f.replays(id, false)
-	if after := f.tells(id); after != told {
-		f.t.Errorf("replays changed\n%s\nto\n%s", told, after)
-	}
+	id := f.create("phone", "first words")
+	f.begin(id, "first words")
+	f.say("phone", id, nip.Queue, "one")
+	f.say("phone", id, nip.Queue, "two")
+	f.say("phone", id, nip.Send, "too early")
+	f.say("phone", id, nip.Interrupt, "stop the first")
+	f.finish(id, owner.Result{Ending: owner.EndingStopped, StopRequested: true})
+	f.until("one", id, func(t owner.Task) bool { return t.EffectivePrompt() == "one" })
+	f.say("phone", id, nip.Interrupt, "not one")
+	f.begin(id, "two")
+	f.finish(id, owner.Result{Ending: owner.EndingAskedQuestion, Reply: "Which one?", Ask: "question"})
+	f.say("phone", id, nip.Answer, "the second")
+	f.begin(id, "the second")
+	f.finish(id, owner.Result{})
+	f.say("phone", id, nip.Send, "go on")
+	return id
+}
+
+// accessLife pairs a second device whose message is held, and revokes it before
+// its turn.
+func (f *faultPath) accessLife() nip.TaskID {
+	f.t.Helper()
+	id := f.create("phone", "first words")
+	f.begin(id, "first words")
+	f.pair("tablet")
+	f.say("phone", id, nip.Queue, "one")
+	f.say("tablet", id, nip.Queue, "of the tablet")
+	f.revoke("tablet")
+	f.finish(id, owner.Result{})
+	f.begin(id, "one")
+	f.finish(id, owner.Result{})
+	return id
+}
+
+// pruneLife lets all of the journal grow old and go.
+func (f *faultPath) pruneLife() nip.TaskID {
+	f.t.Helper()
+	id := f.create("phone", "first words")
+	f.begin(id, "first words")
+	f.say("phone", id, nip.Queue, "one")
+	f.say("phone", id, nip.Send, "too early")
+	f.finish(id, owner.Result{})
+	f.begin(id, "one")
+	f.finish(id, owner.Result{})
+	f.decided() // what is decided three days later stays for two
 	f.clock.forward(3 * 24 * time.Hour)
 	f.try("prune", func(ctx context.Context) error { return f.parts.host.Tidy(ctx) })
-	f.restart()
-	f.checked()
-	if left := f.entries(); len(left) != 0 {
-		f.t.Errorf("%d entries are left after three days: %+v", len(left), left[0])
-	}
-	f.replays(id, true)
-	f.restart() // the last failure may have come after the last step
-	f.checked()
-	calls, _ = f.disk.End()
-	if err := f.shut(); err != nil {
-		f.t.Errorf("end: %v", err)
-	}
-	return told, calls
+	f.pruned = true
+	return id
 }
 
 // tells is the task's instructions in their order, and each command with its
@@ -174,6 +227,12 @@ func (f *faultPath) tells(id nip.TaskID) string {
 	}
 	entries := map[string]host.EntryView{}
 	creates := 0
+	if left := f.entries(); f.pruned {
+		if len(left) != 0 {
+			f.t.Errorf("%d entries are left after three days: %+v", len(left), left[0])
+		}
+		return b.String()
+	}
 	for _, e := range f.entries() {
 		entries[e.Command] = e
 		if e.Kind == "task.create" && e.Outcome == "applied" {
@@ -204,9 +263,9 @@ func (f *faultPath) tells(id nip.TaskID) string {
 	return b.String()
 }
 
-// replays sends every command of the first device again, and each is answered as
-// it was decided, or as expired once it was pruned.
-func (f *faultPath) replays(id nip.TaskID, pruned bool) {
+// replays sends every command again. Each is answered as it was decided, as
+// expired once it was pruned, and that of a revoked device as that.
+func (f *faultPath) replays(id nip.TaskID) {
 	f.t.Helper()
 	entries := map[string]host.EntryView{}
 	for _, e := range f.entries() {
@@ -214,18 +273,18 @@ func (f *faultPath) replays(id nip.TaskID, pruned bool) {
 	}
 	was := f.get(id).Revision
 	for _, m := range f.minted {
-		want := string(nip.Expired)
-		if !pruned {
-			want = wireCode(entries[string(m.command.ID)])
+		want := wireCode(entries[string(m.command.ID)])
+		switch {
+		case f.revoked[m.by]:
+			want = string(nip.Revoked)
+		case f.pruned:
+			want = string(nip.Expired)
 		}
 		f.try("replay "+m.name, func(ctx context.Context) error {
 			_, err := f.devices[m.by].Call(ctx, nip.TaskCommand{Command: m.command})
 			code := codeOf(err)
 			if strings.HasPrefix(code, "error") {
 				return err
-			}
-			if m.by == "tablet" {
-				want = string(nip.Revoked)
 			}
 			if code != want {
 				f.t.Errorf("%s %q again: %q, not %q", m.command.Action, m.name, code, want)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -46,7 +47,9 @@ type faultPath struct {
 	owned   *owner.Ownership // of the turn that runs: owners outlive a host
 	devices map[string]*client.Device
 
-	minted []*faultCommand
+	minted  []*faultCommand
+	revoked map[string]bool // devices
+	pruned  bool            // the journal
 }
 
 // faultCommand is a command, who gave it under which name, and what was signed
@@ -58,7 +61,7 @@ type faultCommand struct {
 }
 
 func newFaultPath(t *testing.T, disk *diskfault.Disk, dir, listen string) *faultPath {
-	f := &faultPath{t: t, disk: disk, dir: dir, clock: &benchClock{}, alive: context.Background(), devices: map[string]*client.Device{}}
+	f := &faultPath{t: t, disk: disk, dir: dir, clock: &benchClock{}, alive: context.Background(), devices: map[string]*client.Device{}, revoked: map[string]bool{}}
 	f.g = &globals{home: filepath.Join(dir, "home"), log: zerolog.Nop(), now: f.clock.now}
 	f.o.listen = listen
 	return f
@@ -184,7 +187,7 @@ func (f *faultPath) patience() (context.Context, context.CancelFunc) {
 			if call != before && since.IsZero() {
 				since = time.Now()
 			}
-			if dead || !since.IsZero() && time.Since(since) > 4*time.Second {
+			if dead || !since.IsZero() && time.Since(since) > 2*time.Second {
 				cancel()
 			}
 		}
@@ -196,11 +199,16 @@ func (f *faultPath) patience() (context.Context, context.CancelFunc) {
 func (f *faultPath) try(what string, fn func(ctx context.Context) error) {
 	f.t.Helper()
 	for try := 0; ; try++ {
+		began := time.Now()
 		ctx, cancel := f.patience()
 		err := fn(ctx)
 		cancel()
 		if err == nil {
 			return
+		}
+		if took := time.Since(began); took > 3*time.Second {
+			call, _ := f.disk.Struck()
+			f.t.Logf("%s: %v (failed: %q) after %v", what, err, call, took)
 		}
 		if call, _ := f.disk.Struck(); call == "" || try == 3 {
 			f.t.Fatalf("%s: %v (failed: %q)", what, err, call)
@@ -213,20 +221,25 @@ func (f *faultPath) try(what string, fn func(ctx context.Context) error) {
 func (f *faultPath) until(what string, id nip.TaskID, ok func(t owner.Task) bool) {
 	f.t.Helper()
 	f.try(what, func(ctx context.Context) error {
-		poll := time.NewTicker(2 * time.Millisecond)
-		defer poll.Stop()
-		for {
-			t, err := f.store.Get(owner.TaskID(id))
-			if err != nil || ok(t) {
-				return err
-			}
-			select {
-			case <-poll.C:
-			case <-ctx.Done():
-				return fmt.Errorf("waited for %s: %s, turn %d, %q", what, t.Status, t.Turn(), t.EffectivePrompt())
-			}
-		}
+		_, err := f.comes(ctx, id, ok)
+		return err
 	})
+}
+
+func (f *faultPath) comes(ctx context.Context, id nip.TaskID, ok func(t owner.Task) bool) (owner.Task, error) {
+	poll := time.NewTicker(2 * time.Millisecond)
+	defer poll.Stop()
+	for {
+		t, err := f.store.Get(owner.TaskID(id))
+		if err != nil || ok(t) {
+			return t, err
+		}
+		select {
+		case <-poll.C:
+		case <-ctx.Done():
+			return t, fmt.Errorf("the task is %s, turn %d, %q", t.Status, t.Turn(), t.EffectivePrompt())
+		}
+	}
 }
 
 func (f *faultPath) get(id nip.TaskID) (t owner.Task) {
@@ -291,22 +304,20 @@ func (f *faultPath) give(by, name string, c nip.Command) nip.CommandID {
 func (f *faultPath) edit(by string, task nip.TaskID, edits ...nip.QueueEdit) {
 	f.t.Helper()
 	edits = append(append([]nip.QueueEdit{{Action: "lease"}}, edits...), nip.QueueEdit{Action: "release"})
-	f.try("edit the queue", func(ctx context.Context) error {
-		for _, e := range edits {
-			if _, err := f.devices[by].Call(ctx, nip.TaskQueue{Task: task, Edit: e}); err != nil {
-				return fmt.Errorf("%s: %w", e.Action, err)
-			}
-		}
-		return nil
-	})
+	for _, e := range edits {
+		f.try("queue: "+e.Action, func(ctx context.Context) error {
+			_, err := f.devices[by].Call(ctx, nip.TaskQueue{Task: task, Edit: e})
+			return err
+		})
+	}
 }
 
 // begin admits the task's turn, as its owner does.
 func (f *faultPath) begin(id nip.TaskID, prompt string) {
 	f.t.Helper()
-	f.until("the turn of "+prompt, id, func(t owner.Task) bool { return t.EffectivePrompt() == prompt })
 	f.try("begin "+prompt, func(ctx context.Context) error {
-		t, err := f.store.Get(owner.TaskID(id))
+		// Within one try: what was seen of a log may be lost with the power.
+		t, err := f.comes(ctx, id, func(t owner.Task) bool { return t.EffectivePrompt() == prompt })
 		if err != nil || t.Run != nil {
 			return err
 		}
@@ -352,7 +363,6 @@ func (f *faultPath) finish(id nip.TaskID, r owner.Result) {
 }
 
 // pair makes a device and redeems an invitation of the person at the machine.
-// Where the device's disk failed it may have to be invited again.
 func (f *faultPath) pair(name string) {
 	f.t.Helper()
 	code := ""
@@ -365,43 +375,78 @@ func (f *faultPath) pair(name string) {
 			f.devices[name] = d
 		}
 		if code == "" {
-			if _, code, err = f.parts.core.NewInvitation(ctx, nip.PairingRights(), 30, f.parts.links.Relays()[0].URL); err != nil {
+			_, c, err := f.parts.core.NewInvitation(ctx, nip.PairingRights(), 30, f.parts.links.Relays()[0].URL)
+			if err != nil {
 				return err
 			}
+			code = c
 		}
 		_, err = f.devices[name].Pair(ctx, code)
 		return err
 	})
 }
 
-// operator runs a verb in the host, as its socket does.
-func operator[T any](f *faultPath, verb string) (out T) {
+func (f *faultPath) revoke(name string) {
 	f.t.Helper()
-	f.must(f.parts.core.Operate(context.Background(), verb, nil, func(v any) error {
+	f.try("revoke "+name, func(ctx context.Context) error {
+		_, err := f.parts.core.Revoke(ctx, f.devices[name].PubKey(), false)
+		return err
+	})
+	f.revoked[name] = true
+}
+
+// operate runs a verb in the host, as its socket does.
+func (f *faultPath) operate(verb string, out any) error {
+	return f.parts.core.Operate(context.Background(), verb, nil, func(v any) error {
 		raw, err := json.Marshal(v)
-		if err != nil {
+		if err != nil || out == nil {
 			return err
 		}
-		return json.Unmarshal(raw, &out)
-	}))
-	return out
+		return json.Unmarshal(raw, out)
+	})
 }
 
 func (f *faultPath) entries() []host.EntryView {
 	f.t.Helper()
-	return operator[struct{ Entries []host.EntryView }](f, "journal.list").Entries
+	var list struct{ Entries []host.EntryView }
+	f.must(f.operate("journal.list", &list))
+	return list.Entries
+}
+
+// decided waits until no entry of the journal is undecided.
+func (f *faultPath) decided() {
+	f.t.Helper()
+	f.try("every entry to be decided", func(ctx context.Context) error {
+		poll := time.NewTicker(2 * time.Millisecond)
+		defer poll.Stop()
+		for {
+			var list struct{ Entries []host.EntryView }
+			if err := f.operate("journal.list", &list); err != nil {
+				return err
+			}
+			if !slices.ContainsFunc(list.Entries, func(e host.EntryView) bool { return e.State != "done" }) {
+				return nil
+			}
+			select {
+			case <-poll.C:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	})
 }
 
 // checked is the operator's two checks.
 func (f *faultPath) checked() {
 	f.t.Helper()
-	operator[struct{}](f, "journal.check")
-	all := operator[struct {
+	f.must(f.operate("journal.check", nil))
+	var all struct {
 		Stores []struct {
 			Path, Detail string
 			OK           bool
 		}
-	}](f, "check")
+	}
+	f.must(f.operate("check", &all))
 	for _, s := range all.Stores {
 		if !s.OK {
 			f.t.Errorf("check: %s: %s", s.Path, s.Detail)

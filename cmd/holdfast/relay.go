@@ -47,8 +47,11 @@ func relayCommand(g *globals) *cobra.Command {
 				return err
 			}
 			defer ln.Close()
-			if err := os.MkdirAll(filepath.Dir(g.relayStore()), 0o700); err != nil {
+			if err := os.MkdirAll(g.home, 0o700); err != nil {
 				return fmt.Errorf("make the relay's folder: %w", err)
+			}
+			if err := makeRelayDir(g.home); err != nil {
+				return err
 			}
 			names := o.names(ln)
 			r, err := embedded.Open(embedded.Options{

@@ -199,8 +199,9 @@ func (p *parts) close() error {
 	var errs []error
 	if p.embedded != nil {
 		errs = append(errs, p.embedded.Close())
-	} else if p.listener != nil {
-		p.listener.Close()
+	}
+	if p.listener != nil {
+		p.listener.Close() // the relay closes it only once it serves
 	}
 	errs = append(errs, p.core.Close())
 	return errors.Join(errs...)
@@ -211,11 +212,27 @@ func timestamp(t time.Time) *nostr.Timestamp {
 	return &ts
 }
 
-// makeRelayDir gives the embedded relay its folder.
+// makeRelayDir gives the embedded relay its folder. Its name is synced at every
+// start: a crash may have come before the sync of the one that made it, and what
+// the relay answers OK is kept below that name.
 func makeRelayDir(home string) error {
 	err := os.Mkdir(filepath.Join(home, "relay"), 0o700)
-	if err != nil && !errors.Is(err, os.ErrExist) {
+	if errors.Is(err, os.ErrExist) {
+		err = nil
+	}
+	if err == nil {
+		err = syncFolder(home)
+	}
+	if err != nil {
 		return fmt.Errorf("make the relay's folder: %w", err)
 	}
 	return nil
+}
+
+func syncFolder(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
 }

@@ -10,6 +10,7 @@ import (
 	"hash/fnv"
 	"io"
 	"os"
+	"path/filepath"
 	"runtime/debug"
 	"sync/atomic"
 	"syscall"
@@ -64,9 +65,61 @@ type store struct {
 	strangers int
 }
 
-// openStore opens or creates the file. bbolt panics on some damage and a
-// truncated file faults on its memory map; both are ErrCorrupt here.
-func openStore(path string, now time.Time) (st *store, err error) {
+// openStore opens or creates the file.
+func openStore(path string, now time.Time) (*store, error) {
+	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
+		if err := createStore(path, now); err != nil {
+			return nil, err
+		}
+	}
+	return openFile(path, now)
+}
+
+// createStore makes the file under a temporary name, and renames it when its
+// header is on disk. A crash before the rename leaves a temporary file that the
+// next start removes, and never a half-made store, which would be taken for a
+// damaged one; after the folder's sync the name stays, and with it what is
+// answered OK from then on. The folder's lock keeps two creators apart.
+func createStore(path string, now time.Time) error {
+	fault := func(err error) error { return fmt.Errorf("make relay store %s: %w", path, err) }
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return fault(err)
+	}
+	defer dir.Close() // and with it the lock
+	switch err := syscall.Flock(int(dir.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); {
+	case errors.Is(err, syscall.EWOULDBLOCK):
+		return ErrLocked
+	case err != nil:
+		return fault(err)
+	}
+	if _, err := os.Lstat(path); err == nil {
+		return nil // another process was quicker
+	}
+	tmp := path + ".new"
+	if err := os.Remove(tmp); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fault(err)
+	}
+	st, err := openFile(tmp, now)
+	if err == nil {
+		err = st.db.Close()
+	}
+	if err == nil {
+		err = os.Rename(tmp, path)
+	}
+	if err == nil {
+		err = dir.Sync()
+	}
+	if err != nil {
+		return fault(err)
+	}
+	return nil
+}
+
+// openFile opens the file, and makes its header where it is empty. bbolt panics
+// on some damage and a truncated file faults on its memory map; both are
+// ErrCorrupt here.
+func openFile(path string, now time.Time) (st *store, err error) {
 	var file *os.File
 	defer guard(&err, func() {
 		if file != nil {
