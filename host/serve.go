@@ -290,6 +290,7 @@ func (h *Host) taskChanged(id owner.TaskID) {
 func (h *Host) janitor(ctx context.Context) error {
 	tick := time.NewTicker(janitorEvery)
 	defer tick.Stop()
+	rows := pruner{h: h, at: map[string][]byte{}}
 	for {
 		select {
 		case <-ctx.Done():
@@ -326,6 +327,9 @@ func (h *Host) janitor(ctx context.Context) error {
 		}
 		if err == nil {
 			err = h.tidyUploads(ctx)
+		}
+		if err == nil {
+			err = rows.run(ctx)
 		}
 		if err != nil && ctx.Err() == nil {
 			if fatal(err) {
