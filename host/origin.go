@@ -26,8 +26,8 @@ func turnKey(task owner.TaskID, start int64) []byte {
 }
 
 // putOrigin records whose word moved the task to the revision: a new turn, or
-// the correction of one. At most one row a command; they stay as long as the
-// task does.
+// the correction of one. At most one row a command; they stay until the turn is
+// over (see pruner).
 func putOrigin(tx *bbolt.Tx, task owner.TaskID, start int64, o turnOrigin) error {
 	raw, err := json.Marshal(o)
 	if err != nil {

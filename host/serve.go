@@ -39,6 +39,7 @@ type Host struct {
 	starter   *starter
 	deadlines *deadlines
 	publisher *publisher
+	pruner    *pruner
 	replies   *replySender
 	answers   *answerBook
 	teller    *teller
@@ -77,6 +78,7 @@ func NewHost(c *Core, t Transport, onEvent func(Event)) *Host {
 	h.outbox = &outboxSender{h: h, bell: make(chan struct{}, 1), retry: outboxRetry, relays: map[nip.RelayURL]*relayOutbox{}}
 	h.starter = &starter{h: h, bell: make(chan struct{}, 1), live: map[owner.TaskID]*owner.Launched{}, taken: map[owner.TaskID]taken{}, changed: map[owner.TaskID]bool{}, seen: map[owner.TaskID]seenTask{}}
 	h.deadlines = &deadlines{h: h, bell: make(chan struct{}, 1), dirty: map[nip.TaskID]bool{}, retry: map[nip.TaskID]int64{}}
+	h.pruner = &pruner{h: h, at: map[string][]byte{}}
 	h.publisher = &publisher{h: h, bell: make(chan struct{}, 1), dirty: map[owner.TaskID]bool{}, reacted: map[owner.TaskID]int64{}}
 	h.teller = &teller{h: h, bell: make(chan struct{}, 1), settle: statesSettle, pause: statesPause}
 	h.hints = &hintBook{h: h, sent: map[nip.PubKey]sentHints{}}
@@ -325,7 +327,7 @@ func (h *Host) Tidy(ctx context.Context) error {
 		}
 		return pruneGrants(tx, now)
 	})
-	for _, step := range []func(context.Context) error{h.pruneJournal, h.finishAdmitted, h.settleCallers, h.tidyUploads} {
+	for _, step := range []func(context.Context) error{h.pruneJournal, h.finishAdmitted, h.settleCallers, h.tidyUploads, h.pruner.run} {
 		if err == nil {
 			err = step(ctx)
 		}
