@@ -52,6 +52,7 @@ var verbs = map[string]verb{
 	"journal.check":    verbJournalCheck,
 	"journal.dump":     verbJournalDump,
 	"check":            verbCheck,
+	"gc":               verbGC,
 	"backup":           verbBackup,
 }
 
@@ -74,7 +75,7 @@ func arguments(raw json.RawMessage, into any) error {
 	return nil
 }
 
-func verbStatus(_ context.Context, c *Core, _ json.RawMessage, emit func(any) error) error {
+func verbStatus(ctx context.Context, c *Core, _ json.RawMessage, emit func(any) error) error {
 	s := Status{Host: c.self, Owner: c.owner, Relays: []RelayHealth{}, Tasks: map[string]int{}, Version: c.opts.Version}
 	if h := c.serving; h != nil {
 		s.Serving, s.Relays = true, h.transport.Relays()
@@ -117,6 +118,7 @@ func verbStatus(_ context.Context, c *Core, _ json.RawMessage, emit func(any) er
 		s.Policy.Fault = err.Error()
 	}
 	s.Sandbox.Mechanism, s.Sandbox.Gaps = c.opts.Probe()
+	s.Disk = c.disk(ctx)
 	return emit(s)
 }
 

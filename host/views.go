@@ -114,5 +114,6 @@ type Status struct {
 		Mechanism string   `json:"mechanism"`
 		Gaps      []string `json:"gaps"`
 	} `json:"sandbox"`
+	Disk    Disk   `json:"disk"`
 	Version string `json:"version"`
 }

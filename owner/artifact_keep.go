@@ -96,7 +96,7 @@ func (e *execution) keepBefore(ctx context.Context, at place, changes []Change) 
 			continue
 		}
 		room -= c.Before.Bytes
-		if _, err := e.store.GetBlob(c.Before.Digest, maxRetainedFile); err == nil {
+		if err := e.store.holdBlob(c.Before.Digest, maxRetainedFile); err == nil {
 			c.Before.Kept = true
 			continue
 		}

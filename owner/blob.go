@@ -18,7 +18,8 @@ const maxBlob = 64 << 20
 
 // PutBlob keeps b under its digest and returns when it is durable. A blob that
 // is there already is verified, and written anew where a crash of the machine
-// left something else under its name.
+// left something else under its name. Either way it is young afterwards, so
+// that a sweep leaves it to whoever is about to name it.
 func (s *Store) PutBlob(b []byte) (Digest, error) {
 	if s.poisoned.Load() {
 		return "", ErrReopen
@@ -36,6 +37,9 @@ func (s *Store) PutBlob(b []byte) (Digest, error) {
 		return "", classify(err)
 	}
 	defer d.Close()
+	if err := sharing(d); err != nil {
+		return "", err
+	}
 	// Synced although another may have made it: seen is not durable.
 	if err := s.fs.SyncDir(s.blobs); err != nil {
 		return "", fmt.Errorf("keep a blob: %w", err)
@@ -46,6 +50,9 @@ func (s *Store) PutBlob(b []byte) (Digest, error) {
 			return "", classify(err)
 		}
 		defer f.Close()
+		if err := young(d, name); err != nil {
+			return "", fmt.Errorf("keep a blob: %w", err)
+		}
 		if err := s.unknown(errors.Join(f.Sync(), s.fs.SyncDir(d))); err != nil {
 			return "", err
 		}

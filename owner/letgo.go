@@ -54,8 +54,7 @@ func (s *Store) letGo(ctx context.Context, id TaskID, before int64, dry bool, fa
 		return w, err
 	}
 	if t.Worktree == nil {
-		w.Path, w.Kept = s.WorktreeRoot(id), "no worktree is recorded"
-		return w, nil
+		return s.unrecordedGoes(ctx, &t, before, dry)
 	}
 	w.Path = t.Worktree.Path
 	// The path is our own record's, but what is deleted by it is looked at twice.
@@ -96,6 +95,42 @@ func (s *Store) letGo(ctx context.Context, id TaskID, before int64, dry bool, fa
 	s.dropSnapshotCache(id)
 	_ = os.Remove(root) // empty now, and nothing minds if not
 	return w, nil
+}
+
+// unrecordedGoes removes what a crash left of making a worktree, before the task ended for another reason: no turn
+// ever ran in it.
+func (s *Store) unrecordedGoes(ctx context.Context, t *Task, before int64, dry bool) (Worked, error) {
+	root := s.WorktreeRoot(t.ID)
+	w := Worked{Task: t.ID, Path: root}
+	switch {
+	case !t.Ended():
+		w.Kept = "the task is " + string(t.Status)
+		return w, nil
+	case t.UpdatedAt > before:
+		w.Kept = "its time is not over"
+		return w, nil
+	}
+	w.Bytes, _ = Usage(ctx, root, maxCounted)
+	entries, err := os.ReadDir(root)
+	if err != nil || dry {
+		return w, err
+	}
+	repo, err := gitguard.Find(t.Intent.Workspace.Path)
+	if err != nil {
+		repo = gitguard.Repo{} // without a repository there is no entry to clear
+	}
+	for _, e := range entries {
+		path := filepath.Join(root, e.Name())
+		if repo.CommonDir == "" {
+			err = os.RemoveAll(path)
+		} else {
+			err = repo.RemoveWorktree(path)
+		}
+		if err != nil {
+			return w, err
+		}
+	}
+	return w, os.Remove(root)
 }
 
 // mustKeep says why the worktree of an owned task stays, "" where all that is in it is kept elsewhere.

@@ -78,6 +78,12 @@ func writeStatus(w io.Writer, home string, st host.Status) {
 		fmt.Fprintf(w, "           its last record is %s later than this clock: one of the two times was wrong. Until the clock has\n"+
 			"           caught up, commands over a day behind that record expire, and leases do not end\n", time.Duration(st.Journal.Ahead)*time.Second)
 	}
+	d, atLeast := st.Disk, ""
+	if d.AtLeast {
+		atLeast = "at least "
+	}
+	fmt.Fprintf(w, "  disk     %sjournal %s, tasks %s, worktrees %s, blobs %s, relay %s\n", atLeast,
+		size(d.Journal), size(d.Tasks), size(d.Worktrees), size(d.Blobs), size(d.Relay))
 	switch {
 	case st.Policy.Fault != "":
 		fmt.Fprintf(w, "  policy   cannot be read, so nothing starts by itself: %s\n", st.Policy.Fault)

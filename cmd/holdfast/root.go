@@ -63,7 +63,8 @@ func rootCommand(g *globals) *cobra.Command {
 	for _, c := range []*cobra.Command{
 		upCommand(g), serveCommand(g), initCommand(g), statusCommand(g), doctorCommand(g), inviteCommand(g), enrollCommand(g),
 		devicesCommand(g), workspaceCommand(g), policyCommand(g), taskCommand(g), secretCommand(g),
-		journalCommand(g), checkCommand(g), backupCommand(g), restoreBackupCommand(g), relayCommand(g), deviceCommand(g), tourCommand(g), benchCommand(g), versionCommand(g),
+		journalCommand(g), checkCommand(g), backupCommand(g), restoreBackupCommand(g), gcCommand(g), relayCommand(g), deviceCommand(g),
+		tourCommand(g), benchCommand(g), versionCommand(g),
 	} {
 		root.AddCommand(c)
 	}
