@@ -73,6 +73,9 @@ func writeTask(w io.Writer, t *owner.Task) {
 	if t.Worktree != nil {
 		fmt.Fprintf(w, "  worktree   %s (from %.12s)\n", t.Worktree.Path, t.Worktree.Base)
 	}
+	if n := len(t.Unconsumed()); n > 0 {
+		fmt.Fprintf(w, "  waiting    %d corrections that no turn has read\n", n)
+	}
 	if r := t.Run; r != nil && r.Result != nil {
 		fmt.Fprintf(w, "  ended      %s after %d ms, cleanup confirmed: %v\n", r.Result.Ending, r.Result.ElapsedMS, r.Result.GroupClear)
 		if r.Result.Reply != "" {
