@@ -29,7 +29,11 @@ func (s *Store) Check(report func(path string, ok bool, detail string)) error {
 		if err != nil {
 			return err
 		}
-		return parseMarker(b)
+		version, err := parseMarker(b)
+		if err == nil && version < storeVersion {
+			c.detail = fmt.Sprintf("version %d, which the next write makes version %d", version, storeVersion)
+		}
+		return err
 	})
 	dirs, err := s.tasks.Names()
 	if err != nil {

@@ -19,6 +19,23 @@ func (t *Task) EffectivePrompt() string {
 	return prompt
 }
 
+// Unconsumed are the corrections that no turn has read: those newer than what
+// the current run read, or the last earlier one while the current turn has
+// none. Accepted is not consumed; a turn consumes what it reads when admitted.
+func (t *Task) Unconsumed() []Correction {
+	var read int64
+	if t.Run != nil {
+		read = t.Run.Admission.ReadRevision
+	} else if n := len(t.Earlier); n > 0 {
+		read = t.Earlier[n-1].Admission.ReadRevision
+	}
+	i := slices.IndexFunc(t.Corrections, func(c Correction) bool { return c.Revision > read })
+	if i < 0 {
+		return nil
+	}
+	return slices.Clone(t.Corrections[i:])
+}
+
 // Ended reports whether nothing of the task can still be running: finished or
 // cancelled, and no run or one whose process group is proven gone.
 func (t *Task) Ended() bool {

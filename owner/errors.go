@@ -23,7 +23,7 @@ var (
 	// ErrNewer is returned for a store made by a newer holdfast.
 	ErrNewer = errors.New("task store was made by a newer holdfast")
 	// ErrUnsafe is returned for a link, a foreign owner or open permissions in the store.
-	ErrUnsafe = errors.New("task store has unsafe files")
+	ErrUnsafe = errors.New("task store has unsafe files; make them yours alone again (folders 0700, files 0600, no links)")
 )
 
 // What writing can meet.

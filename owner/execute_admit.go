@@ -10,7 +10,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"syscall"
 	"time"
 
@@ -168,7 +167,7 @@ func (e *execution) observe(ctx context.Context, t *Task, grantBytes []byte) (*a
 		Prompt: DigestOf([]byte(prompt)), ReadRevision: t.Revision, TraceFile: TraceName(t.Turn()),
 		Owner: owner, At: e.now().UnixMilli(),
 	}
-	return &admittedTurn{program: exe, spec: spec, unread: unread(t), place: at, source: source}, ad, nil
+	return &admittedTurn{program: exe, spec: spec, unread: t.Unconsumed(), place: at, source: source}, ad, nil
 }
 
 // networkOf is the sandbox's word for the grant's.
@@ -221,19 +220,6 @@ func readable(paths []string, home string) error {
 		}
 	}
 	return nil
-}
-
-// unread are the corrections that no admitted turn has read: accepted is not consumed.
-func unread(t *Task) []Correction {
-	var read int64
-	if n := len(t.Earlier); n > 0 {
-		read = t.Earlier[n-1].Admission.ReadRevision
-	}
-	i := slices.IndexFunc(t.Corrections, func(c Correction) bool { return c.Revision > read })
-	if i < 0 {
-		return nil
-	}
-	return slices.Clone(t.Corrections[i:])
 }
 
 // slots is how many users outside the sandbox turns are spread over when the owner runs as root.

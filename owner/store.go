@@ -15,11 +15,7 @@ import (
 	"holdfast/internal/saferead"
 )
 
-const (
-	markerName = "store.json"
-	marker     = `{"v":"holdfast.task-store.v1"}` + "\n"
-	maxCached  = 1024 // tasks whose replay is kept in memory
-)
+const maxCached = 1024 // tasks whose replay is kept in memory
 
 // Store is the task store under a home. Many processes may have it open, and
 // any goroutine may use it until Close.
@@ -31,6 +27,8 @@ type Store struct {
 	tasks, idents, blobs *saferead.Dir // HOME/tasks, HOME/identities, HOME/blobs/sha256
 	poisoned             atomic.Bool   // a write failed and its outcome is not known
 	shards               [256]shard
+	version              atomic.Int32 // of the store as this process knows it; see upgrade
+	upgrading            sync.Mutex   // held over an upgrade
 
 	mu     sync.Mutex              // guards cache, names and traces
 	cache  map[string]*entry       // by folder of the task
@@ -81,7 +79,10 @@ func open(home string, o Options, disk atomicfile.FS) (s *Store, err error) {
 	if err != nil {
 		return s, err
 	}
-	if !have {
+	if have > 0 {
+		s.version.Store(int32(have))
+	} else {
+		s.version.Store(storeVersion)
 		if err := s.initialise(root, o.Create); err != nil {
 			return s, err
 		}
@@ -125,48 +126,6 @@ func makeAll(path string) error {
 	return parent.Sync()
 }
 
-// readMarker reports whether the home has an initialised store.
-func readMarker(root *saferead.Dir) (bool, error) {
-	tasks, err := root.OpenDir("tasks")
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	defer tasks.Close()
-	b, err := tasks.Read(markerName, 64<<10)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	if errors.Is(err, saferead.ErrTooLarge) {
-		return false, corrupt("tasks/%s is too large", markerName)
-	}
-	if err != nil {
-		return false, err
-	}
-	return true, parseMarker(b)
-}
-
-func parseMarker(b []byte) error {
-	var m struct {
-		V string `json:"v"`
-	}
-	if err := closed(b, &m); err == nil && m.V == "holdfast.task-store.v1" {
-		return nil
-	}
-	var any struct {
-		V string `json:"v"`
-	}
-	var n uint
-	if err := lax(b, &any); err == nil {
-		if c, _ := fmt.Sscanf(any.V, "holdfast.task-store.v%d", &n); c == 1 && n > 1 {
-			return fmt.Errorf("tasks/%s says %q: %w", markerName, any.V, ErrNewer)
-		}
-	}
-	return corrupt("tasks/%s is not a store's marker", markerName)
-}
-
 // initialise makes a new store. The marker is written last and never again: a
 // crash before it leaves empty folders, which the next Open with Create
 // completes; folders with something in them and no marker are damage.
@@ -178,10 +137,11 @@ func (s *Store) initialise(root *saferead.Dir, create bool) error {
 		}
 		if used {
 			// Another process may have made the store and used it meanwhile.
-			if have, err := readMarker(root); have || err != nil {
+			if have, err := readMarker(root); have > 0 || err != nil {
+				s.version.Store(int32(have))
 				return err
 			}
-			return corrupt("%s holds something, but tasks/%s is missing", part, markerName)
+			return corrupt("%s holds something, but tasks/%s is missing; put it back from a copy of this home, or choose another --home", part, markerName)
 		}
 	}
 	if !create {
@@ -253,7 +213,7 @@ func (s *Store) openParts(root *saferead.Dir) error {
 	part := func(d *saferead.Dir, name string) (*saferead.Dir, error) {
 		sub, err := d.OpenDir(name)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, corrupt("%s is missing", filepath.Join(d.Path(), name))
+			return nil, corrupt("%s is missing; put it back from a copy of this home", filepath.Join(d.Path(), name))
 		}
 		return sub, err
 	}
@@ -344,5 +304,8 @@ func (s *Store) usable(ctx context.Context) error {
 	if s.poisoned.Load() {
 		return ErrReopen
 	}
-	return ctx.Err()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return s.upgrade()
 }

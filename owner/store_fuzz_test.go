@@ -104,9 +104,10 @@ func FuzzTrace(f *testing.F) {
 
 func FuzzMarker(f *testing.F) {
 	f.Add([]byte(marker))
-	f.Add([]byte(`{"v":"holdfast.task-store.v2","x":1}`))
+	f.Add([]byte(oldMarker))
+	f.Add([]byte(`{"v":"holdfast.task-store.v3","x":1}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if err := parseMarker(b); err != nil && !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrNewer) {
+		if _, err := parseMarker(b); err != nil && !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrNewer) {
 			t.Fatal(err)
 		}
 	})

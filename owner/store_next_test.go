@@ -329,3 +329,37 @@ func TestMalformedEvents(t *testing.T) {
 		})
 	}
 }
+
+// The ledger of corrections that no turn has read, in every status.
+func TestUnconsumedCorrections(t *testing.T) {
+	finish := event(1, Event{Result: exited(0)})
+	for _, row := range []struct {
+		name string
+		do   []func(*Task) (Task, error)
+		want int
+	}{
+		{"none", nil, 0},
+		{"queued", []func(*Task) (Task, error){doCorrect}, 1},
+		{"queued, twice", []func(*Task) (Task, error){doCorrect, doCorrect}, 2},
+		{"read at admission", []func(*Task) (Task, error){doCorrect, doCorrect, doAdmit}, 0},
+		{"after admission", []func(*Task) (Task, error){doCorrect, doAdmit, doCorrect}, 1},
+		{"while it stops", []func(*Task) (Task, error){doAdmit, doCancel, doCorrect}, 1},
+		{"finished", []func(*Task) (Task, error){doAdmit, doCorrect, finish, doCorrect}, 2},
+		{"cancelled", []func(*Task) (Task, error){doCancel, doCorrect}, 1},
+		{"archived", []func(*Task) (Task, error){doAdmit, finish, event(0, Event{Archived: &Archived{Reason: "x", By: "owner"}}), doCorrect}, 1},
+		{"unknown", []func(*Task) (Task, error){doAdmit, event(2, Event{OwnerLost: true}), doCorrect}, 1},
+		{"continued, not admitted", []func(*Task) (Task, error){doAdmit, doCorrect, finish, doContinue}, 1},
+		{"continued and read", []func(*Task) (Task, error){doAdmit, doCorrect, finish, doContinue, doCorrect, doAdmit}, 0},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			task := grow(t, append([]func(*Task) (Task, error){doSubmit}, row.do...)...)
+			got := task.Unconsumed()
+			if len(got) != row.want {
+				t.Fatalf("%d corrections wait, want %d", len(got), row.want)
+			}
+			if n := len(task.Corrections); row.want > 0 && got[row.want-1] != task.Corrections[n-1] {
+				t.Fatal("not the newest ones")
+			}
+		})
+	}
+}

@@ -79,6 +79,9 @@ func writeTask(w io.Writer, t *owner.Task) {
 	if a := t.Applied; a != nil {
 		fmt.Fprintf(w, "  applied    commit %.12s on branch %s, of turn %d (%s)\n", a.Commit, a.Branch, a.Turn, t.Integration())
 	}
+	if n := len(t.Unconsumed()); n > 0 {
+		fmt.Fprintf(w, "  waiting    %d corrections that no turn has read\n", n)
+	}
 	if r := t.Run; r != nil && r.Result != nil {
 		fmt.Fprintf(w, "  ended      %s after %d ms, cleanup confirmed: %v\n", r.Result.Ending, r.Result.ElapsedMS, r.Clear())
 		if r.Result.Reply != "" {
