@@ -203,6 +203,10 @@ func TestEveryVerbIsJournalled(t *testing.T) {
 			return r.operate("task.restore", TaskArgs{Task: owner.TaskID(task)})
 		}}},
 		"task.recover": {on("task.recover")},
+		"task.check": {{do: func(t *testing.T, r *rig, _ device, task nip.TaskID) error {
+			r.checkable(t, task)
+			return r.operate("task.check", TaskArgs{Task: owner.TaskID(task)})
+		}}},
 		"task.start": {{do: func(_ *testing.T, r *rig, _ device, task nip.TaskID) error {
 			return r.operate("task.start", TaskArgs{Grant: r.executionGrant(task)})
 		}}},

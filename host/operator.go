@@ -42,6 +42,7 @@ var verbs = map[string]verb{
 	"task.archive":     verbTaskArchive,
 	"task.restore":     verbTaskRestore,
 	"task.recover":     verbTaskRecover,
+	"task.check":       verbTaskCheck,
 	"task.execute":     verbTaskExecute,
 	"task.executed":    verbTaskExecuted,
 	"secret.set":       verbSecretSet,

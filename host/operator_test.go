@@ -267,7 +267,7 @@ func FuzzOperate(f *testing.F) {
 	f.Add("task.new", []byte(`{"workspace":"demo","prompt":"p"}`))
 	f.Fuzz(func(t *testing.T, verb string, args []byte) {
 		switch verb {
-		case "status", "workspace.add", "workspace.remove", "task.start": // the machine itself, and launches
+		case "status", "workspace.add", "workspace.remove", "task.start", "task.check": // the machine itself, and launches
 			return
 		}
 		if bytes.Contains(args, []byte("follow")) || bytes.Contains(bytes.ToLower(args), []byte("follow")) {

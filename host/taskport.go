@@ -54,7 +54,7 @@ func taskView(t *owner.Task) commands.TaskView {
 // settled is the task after a dead run was settled.
 func (c *Core) settled(ctx context.Context, id owner.TaskID) (owner.Task, error) {
 	t, err := c.store.Get(id)
-	if err != nil || (t.Status != owner.Running && t.Status != owner.CancelRequested && t.Status != owner.StatusUnknown) {
+	if err != nil || (t.Status != owner.Running && t.Status != owner.CancelRequested && t.Status != owner.StatusUnknown && t.Checks != owner.ChecksRunning) {
 		return t, err
 	}
 	alive, err := c.store.OwnerAlive(id)

@@ -37,9 +37,9 @@ func (t *Task) Unconsumed() []Correction {
 }
 
 // Ended reports whether nothing of the task can still be running: finished or
-// cancelled, and no run or one whose process group is proven gone.
+// cancelled, no checks, and no run or one whose process group is proven gone.
 func (t *Task) Ended() bool {
-	return (t.Status == Finished || t.Status == Cancelled) &&
+	return (t.Status == Finished || t.Status == Cancelled) && t.Checks != ChecksRunning &&
 		(t.Run == nil || t.Run.Clear())
 }
 
@@ -139,6 +139,14 @@ func (r *Run) clone() *Run {
 	}
 	if r.Result != nil {
 		n.Result = r.Result.clone()
+	}
+	if p := r.Admission.Checks; p != nil {
+		c := *p
+		c.Suites = slices.Clone(p.Suites)
+		n.Admission.Checks = &c
+	}
+	if r.Report != nil {
+		n.Report = r.Report.clone()
 	}
 	if r.Cleared != nil {
 		c := *r.Cleared

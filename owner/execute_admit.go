@@ -116,6 +116,10 @@ func (e *execution) observe(ctx context.Context, t *Task, grantBytes []byte) (*a
 	if err != nil {
 		return nil, nil, err
 	}
+	checks, err := freezeChecks(g.Requirements, at.workspace)
+	if err != nil {
+		return nil, nil, err
+	}
 	exe, err := pinProgram(g.Program)
 	if err != nil {
 		return nil, nil, err
@@ -165,7 +169,7 @@ func (e *execution) observe(ctx context.Context, t *Task, grantBytes []byte) (*a
 		SourceSnapshot: treeDigest(source),
 		Program:        exe.path, ProgramDigest: exe.digest, Network: g.Network,
 		Prompt: DigestOf([]byte(prompt)), ReadRevision: t.Revision, TraceFile: TraceName(t.Turn()),
-		Owner: owner, At: e.now().UnixMilli(),
+		Checks: checks, Owner: owner, At: e.now().UnixMilli(),
 	}
 	return &admittedTurn{program: exe, spec: spec, unread: t.Unconsumed(), place: at, source: source}, ad, nil
 }

@@ -68,8 +68,8 @@ func (d *grantDocument) ours() []*jsontext.Value {
 
 // ParseGrant reads an execution grant of either schema: strict JSON (no duplicate or unknown member, valid UTF-8),
 // closed, at most 64 KiB. Of our own schema every member is required, null where unused. The error is an *Error:
-// invalid_command, or unsupported_schema for another schema and for what this version cannot do yet (checks,
-// adapters with a configuration). It opens nothing: whether the named program and paths exist is
+// invalid_command, or unsupported_schema for another schema and for what this version cannot do (adapters
+// with a configuration). It opens nothing: whether the named program and paths exist is
 // asked at admission.
 func ParseGrant(b []byte) (Grant, error) {
 	if len(b) > maxGrantBytes {
@@ -126,7 +126,7 @@ func (r *grantReader) read(g *Grant, d *grantDocument) {
 	if string(d.ExpectedSnapshot) != "null" {
 		g.ExpectedSnapshot = r.digest("expected_source_snapshot", d.ExpectedSnapshot)
 	}
-	r.unsupported("requirements", d.Requirements)
+	g.Requirements = r.requirements(d.Requirements, g.TaskID)
 	r.unsupported("adapter_configuration", d.Configuration)
 	g.Program = r.text("program", d.Program, 2, maxGrantPath)
 	r.must(canonicalText(g.Program), "program is no canonical absolute path")
@@ -171,7 +171,7 @@ func EncodeGrant(g Grant) ([]byte, error) {
 		"expected_revision": g.ExpectedRevision, "expected_source_snapshot": nil,
 		"program": g.Program, "arguments": orEmpty(g.Arguments), "write_workspace": g.Write,
 		"wall_seconds": g.WallSeconds, "stream_bytes": g.StreamBytes, "memory_bytes": g.MemoryBytes,
-		"requirements": nil, "adapter_configuration": nil,
+		"requirements": g.Requirements, "adapter_configuration": nil,
 		"adapter": g.Adapter, "network": jsontext.Value(g.Network), "read": orEmpty(g.Read),
 		"environment": orEmpty(g.Environment), "git": g.Git, "degraded": g.Degraded, "policy_digest": nil,
 	}
@@ -251,6 +251,18 @@ func (r *grantReader) digest(name string, v jsontext.Value) Digest {
 	s := strings.TrimPrefix(r.text(name, v, 64, 71), "sha256:")
 	r.must(lowerHex(s, 64), name+" is no SHA-256 digest")
 	return Digest("sha256:" + s)
+}
+
+// requirements are absent where the member is null.
+func (r *grantReader) requirements(v jsontext.Value, task TaskID) (q *Requirements) {
+	switch {
+	case r.err != nil || string(v) == "null":
+	case v == nil:
+		r.err = invalidGrant("requirements is missing")
+	default:
+		q, r.err = parseRequirements(v, task)
+	}
+	return q
 }
 
 // unsupported refuses a member that says something; nothing it asks for exists here.

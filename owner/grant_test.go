@@ -118,7 +118,7 @@ func TestParseGrantBounds(t *testing.T) {
 		{"null snapshot", map[string]any{"expected_source_snapshot": absent{}}, ""},
 		{"a snapshot", map[string]any{"expected_source_snapshot": aDigest[7:]}, ""},
 		{"a snapshot that is no digest", map[string]any{"expected_source_snapshot": "v1"}, "invalid_command"},
-		{"requirements", map[string]any{"requirements": map[string]any{}}, "unsupported_schema"},
+		{"requirements of another schema", map[string]any{"requirements": map[string]any{}}, "unsupported_schema"},
 		{"adapter configuration", map[string]any{"adapter_configuration": map[string]any{}}, "unsupported_schema"},
 		{"unknown member", map[string]any{"extra": 1}, "invalid_command"},
 		{"other case", map[string]any{"Program": "/bin/sh"}, "invalid_command"},
@@ -218,6 +218,7 @@ func TestEncodeGrant(t *testing.T) {
 
 func FuzzParseGrant(f *testing.F) {
 	f.Add(publicGrant(f, nil))
+	f.Add(publicGrant(f, map[string]any{"task_id": "t", "requirements": someRequirements()}))
 	f.Add(ourGrant(f, map[string]any{"network": map[string]any{"allow": []string{"example.org:443"}}, "environment": []string{"A"}}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		g, err := ParseGrant(b)

@@ -35,7 +35,8 @@ func (l *Launched) Busy() bool { return l.busy }
 
 // Launch re-executes this binary as the owner of one turn: in a session of its own, so that neither a closed terminal
 // nor the end of this process reaches it; with a cleared environment, standard input null, and no other descriptor of
-// this process. grant is the digest of a blob. The owner outlives its caller; who lives, owner.lock says, not the pid.
+// this process. grant is the digest of a blob, or "" to
+// run the checks of the turn that ended (RunChecks). The owner outlives its caller; who lives, owner.lock says, not the pid.
 func Launch(s *Store, id TaskID, grant Digest) (*Launched, error) {
 	exe, err := selfExecutable()
 	if err != nil {
@@ -52,9 +53,13 @@ func Launch(s *Store, id TaskID, grant Digest) (*Launched, error) {
 	}
 	defer null.Close()
 	sealDescriptors()
+	what := []string{"--grant", string(grant)}
+	if grant == "" {
+		what = []string{"--checks"}
+	}
 	cmd := &exec.Cmd{
 		Path: exe,
-		Args: []string{os.Args[0], OwnerArg, "--home", s.Home(), "--task", string(id), "--grant", string(grant)},
+		Args: append([]string{os.Args[0], OwnerArg, "--home", s.Home(), "--task", string(id)}, what...),
 		Env:  []string{ownerPath}, Dir: "/",
 		Stdin: null, Stdout: diag, Stderr: diag,
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},

@@ -20,7 +20,8 @@ const (
 	exitNotEnforceable = 5
 )
 
-// RunOwner is the body of the hidden verb: args are those after OwnerArg. It owns the turn in this process, waiting
+// RunOwner is the body of the hidden verb: args are those after OwnerArg. It owns the turn, or the checks of the turn
+// that ended, in this process, waiting
 // up to 30 s for the owner before it, and returns the exit code. SIGTERM and SIGINT stop the turn politely, and its
 // result is still recorded; SIGHUP, which a closed terminal sends, does nothing. What goes wrong is one line on
 // stderr; the log says how the turn ended.
@@ -30,7 +31,9 @@ func runOwner(args []string, stderr io.Writer, p parts) int {
 	flags := flag.NewFlagSet(OwnerArg, flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	home, id, grant := flags.String("home", "", ""), flags.String("task", "", ""), flags.String("grant", "", "")
-	if err := flags.Parse(args); err != nil || flags.NArg() > 0 || *home == "" || *id == "" || !Digest(*grant).valid() {
+	checks := flags.Bool("checks", false, "")
+	if err := flags.Parse(args); err != nil || flags.NArg() > 0 || *home == "" || *id == "" ||
+		*checks == (*grant != "") || !*checks && !Digest(*grant).valid() {
 		fmt.Fprintln(stderr, "this verb is started by holdfast itself")
 		return exitUsage
 	}
@@ -50,6 +53,10 @@ func ownTurn(ctx context.Context, home string, id TaskID, grant Digest, p parts)
 		return err
 	}
 	defer s.Close()
+	if grant == "" {
+		_, err := runChecks(ctx, s, id, p)
+		return err
+	}
 	b, err := s.GetBlob(grant, maxGrantBytes)
 	if err != nil {
 		return err

@@ -59,9 +59,15 @@ func NextCommand(t *Task, c Command, at int64) (Task, error) {
 			n.Status = CancelRequested
 			n.CancelReason = supersededReason
 		}
+		if t.Run != nil && t.Run.Admission.Checks != nil && t.Checks != ChecksRunning {
+			n.Checks = ChecksDisputed // what was or would be checked is not what is asked for now
+		}
 	case a.Continue != nil:
 		if t.Status != Finished && t.Status != Cancelled {
 			return Task{}, refuse("invalid_transition", "a task that is %s cannot be continued; wait until its turn has ended", t.Status)
+		}
+		if t.Checks == ChecksRunning {
+			return Task{}, refuse("invalid_transition", "the checks of the last turn run; wait until they have ended")
 		}
 		if t.Archived != nil {
 			return Task{}, refuse("invalid_transition", "the task is archived; restore it first")
@@ -83,7 +89,7 @@ func NextCommand(t *Task, c Command, at int64) (Task, error) {
 
 // NextEvent applies an owner event to t at Unix second at; it is pure as
 // NextCommand is. epoch is the run's own; whoever takes a run over, to
-// admit it (Admitted) or after its owner's death (OwnerLost, Cleared, a Result
+// admit it (Admitted) check it (CheckIntent), or after its owner's death (OwnerLost, Cleared, CheckLost, a Result
 // of EndingOwnerEnded), writes at the next one, and is the only one who can
 // write from then on. Events about no run (NotStarted, Worktree, Archived,
 // Restored, Applied, WorktreeGone) do not look at it. Its error is an *Error,
@@ -133,6 +139,12 @@ func NextEvent(t *Task, epoch Epoch, ev Event, at int64) (Task, error) {
 		}
 	case ev.Cleared != nil:
 		err = cleared(&n, epoch, *ev.Cleared)
+	case ev.CheckIntent != nil:
+		err = checkIntent(&n, epoch, *ev.CheckIntent)
+	case ev.Checked != nil:
+		err = checked(&n, epoch, *ev.Checked)
+	case ev.CheckLost:
+		err = checkOwnerLost(&n, epoch)
 	case ev.NotStarted != nil:
 		switch {
 		case !line(*ev.NotStarted, maxArchive):
@@ -194,8 +206,8 @@ func malformed(format string, args ...any) error { return refuse("invalid_comman
 func (e Event) members() int {
 	n := 0
 	for _, set := range []bool{e.Admitted != nil, e.EffectIntent != nil, e.Spawned != nil, e.Result != nil,
-		e.OwnerLost, e.Cleared != nil, e.NotStarted != nil, e.Worktree != nil, e.Archived != nil, e.Restored,
-		e.Applied != nil, e.WorktreeGone} {
+		e.OwnerLost, e.Cleared != nil, e.CheckIntent != nil, e.Checked != nil, e.CheckLost, e.NotStarted != nil,
+		e.Worktree != nil, e.Archived != nil, e.Restored, e.Applied != nil, e.WorktreeGone} {
 		if set {
 			n++
 		}
@@ -238,6 +250,8 @@ func admitted(n, t *Task, epoch Epoch, a Admission) error {
 		return malformed("source_snapshot is sha256: and 64 lowercase hex characters")
 	case !document(a.Network, true):
 		return malformed("network is a JSON value of at most %d bytes", maxDocument)
+	case a.Checks != nil && !a.Checks.valid():
+		return malformed("the frozen checks are out of bounds")
 	case a.Owner.PID <= 0:
 		return malformed("the owner process has a positive pid")
 	}

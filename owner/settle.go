@@ -21,6 +21,7 @@ import (
 // end of the pipe does, and what waits there is killed with its owner.
 //
 // A run whose own result could not prove the group gone is cleared by the same proof; the result stays as it is.
+// Checks whose checker is gone become unavailable.
 func (s *Store) Settle(ctx context.Context, id TaskID) (t Task, changed bool, err error) {
 	t, changed, err = s.settle(ctx, id)
 	if isRefusal(err, "store_busy") || errors.As(err, new(stillThere)) {
@@ -38,7 +39,7 @@ func (s stillThere) Unwrap() error { return s.why }
 // settle is Settle that says why it did nothing: *Error store_busy, or stillThere.
 func (s *Store) settle(ctx context.Context, id TaskID) (t Task, changed bool, err error) {
 	t, err = s.Get(id)
-	if err != nil || !unsettled(&t) {
+	if err != nil || !unsettled(&t) && t.Checks != ChecksRunning {
 		return t, false, err
 	}
 	own, err := s.Own(ctx, id, 0)
@@ -48,6 +49,10 @@ func (s *Store) settle(ctx context.Context, id TaskID) (t Task, changed bool, er
 	defer own.Release()
 	// Read again: the owner may have recorded its result just before it let go.
 	t, err = s.Get(id)
+	if err == nil && t.Checks == ChecksRunning {
+		t, err = s.checkerLost(ctx, &t)
+		return t, err == nil, err
+	}
 	if err != nil || !unsettled(&t) {
 		return t, false, err
 	}

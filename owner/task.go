@@ -45,7 +45,7 @@ const (
 // Checks is the verification's axis. The integration's is Task.Integration: nothing but a person's word moves it.
 type Checks string
 
-// NotRun is the only state of Checks until checks exist.
+// NotRun says that nothing was checked. The other states stand in check_report.go.
 const NotRun Checks = "not_run"
 
 // Endings that are not "exit N", "stopped by a signal", "timed out" or "failed: WHY".
@@ -158,6 +158,8 @@ type Run struct {
 	Result         *Result           `json:"result,omitempty"`
 	RecoveryReason string            `json:"recovery_reason,omitempty"`
 	Cleared        *Cleared          `json:"cleared,omitempty"`
+	Attempts       int               `json:"check_attempts,omitempty"`
+	Report         *CheckReport      `json:"check_report,omitempty"` // of the last attempt that was reported
 }
 
 // Cleared says that nothing of a run is left whose result could not say so.
@@ -185,6 +187,7 @@ type Admission struct {
 	Prompt         Digest           `json:"prompt_digest"` // of the effective prompt
 	ReadRevision   int64            `json:"read_revision"` // task revision that the context read
 	TraceFile      string           `json:"trace_file"`
+	Checks         *CheckPlan       `json:"checks,omitempty"`
 	Owner          sandbox.Identity `json:"owner"` // the owner process
 	At             int64            `json:"at"`
 }
@@ -281,6 +284,9 @@ type Event struct {
 	Result       *Result           `json:"result,omitempty"`
 	OwnerLost    bool              `json:"owner_lost,omitempty"`
 	Cleared      *Cleared          `json:"cleared,omitempty"`
+	CheckIntent  *CheckIntent      `json:"check_intent,omitempty"`
+	Checked      *CheckReport      `json:"checked,omitempty"`
+	CheckLost    bool              `json:"check_owner_lost,omitempty"`
 	NotStarted   *string           `json:"not_started,omitempty"` // queued, no run: cancelled, with the cause
 	Worktree     *Worktree         `json:"worktree,omitempty"`
 	Archived     *Archived         `json:"archived,omitempty"`
@@ -308,5 +314,6 @@ type Grant struct {
 	Environment      []string
 	Git              string // "hidden" | "read"
 	Degraded         bool
-	PolicyDigest     Digest // "" where null
+	PolicyDigest     Digest        // "" where null
+	Requirements     *Requirements // nil where null or absent
 }

@@ -27,7 +27,7 @@ func TestEveryCommandHasChosen(t *testing.T) {
 		"secret set": "secret.set", "secret remove": "secret.remove",
 		"task new": "task.new", "task stop": "task.stop", "task submit": "task.submit", "task correct": "task.correct",
 		"task cancel": "task.cancel", "task continue": "task.continue", "task start": "task.start", "task execute": "task.execute",
-		"task archive": "task.archive", "task restore": "task.restore", "task recover": "task.recover",
+		"task archive": "task.archive", "task restore": "task.restore", "task recover": "task.recover", "task check": "task.check",
 	}
 	found := map[string]bool{}
 	var walk func(c *cobra.Command)

@@ -36,7 +36,7 @@ func (g *globals) readStore() (*owner.Store, error) {
 
 func taskCommand(g *globals) *cobra.Command {
 	c := &cobra.Command{Use: "task", Short: "Tasks, as the person at the machine sees them"}
-	c.AddCommand(taskNew(g), taskStop(g), taskList(g), taskShow(g), taskView(g), taskStart(g), taskExecute(g), taskArtifact(g), taskDiff(g), taskIntegrate(g))
+	c.AddCommand(taskNew(g), taskStop(g), taskList(g), taskShow(g), taskView(g), taskStart(g), taskExecute(g), taskCheck(g), taskArtifact(g), taskDiff(g), taskIntegrate(g))
 	for _, verb := range []string{"submit", "correct", "cancel", "continue"} {
 		c.AddCommand(taskApply(g, verb))
 	}
@@ -45,7 +45,7 @@ func taskCommand(g *globals) *cobra.Command {
 	archive.Flags().StringVar(&reason, "reason", "", "why, at most 512 bytes")
 	c.AddCommand(archive,
 		taskVerb(g, "restore ID", "Bring an archived task back", "task.restore", nil),
-		taskVerb(g, "recover ID", "End a run of which nothing is left, or fence its lost owner", "task.recover", nil))
+		taskVerb(g, "recover ID", "End a run or checks of which nothing is left, or fence a lost owner", "task.recover", nil))
 	return c
 }
 

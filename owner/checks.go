@@ -1,0 +1,166 @@
+package owner
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"holdfast/sandbox"
+)
+
+// RunChecks owns one attempt at the checks of a finished turn in this process: owner.lock, `check_intent` durable, each
+// suite in a sandbox of its own that may read the candidate and nothing else of the user's, `checked` durable. A suite
+// has no effect that could happen twice, so it is not recorded before it runs: a checker that dies leaves `running`,
+// which Settle turns into unavailable, and its sandbox dies with it.
+//
+// *Error where no attempt can begin; then nothing was written. A report is always recorded once one has begun, the end
+// of ctx included.
+func RunChecks(ctx context.Context, s *Store, id TaskID) (Task, error) {
+	return runChecks(ctx, s, id, realParts())
+}
+
+func runChecks(ctx context.Context, s *Store, id TaskID, p parts) (Task, error) {
+	own, err := s.Own(ctx, id, ownerWait)
+	if err != nil {
+		return Task{}, err
+	}
+	defer own.Release()
+	t, err := s.Get(id)
+	if err != nil {
+		return Task{}, err
+	}
+	if err := Checkable(&t); err != nil {
+		return t, err
+	}
+	keep := context.WithoutCancel(ctx)
+	e := &execution{parts: p, store: s, id: id, epoch: t.NextEpoch(), turn: t.Turn()}
+	t, err = e.append(ctx, Event{CheckIntent: &CheckIntent{Attempt: t.Run.Attempts + 1, Candidate: t.Run.Result.Candidate}})
+	if err != nil {
+		return t, err
+	}
+	e.fault("check-intent")
+	r := CheckReport{Attempt: t.Run.Attempts, Verdict: ChecksUnavailable}
+	r.Evidence, r.Reason = e.checkAll(ctx, keep, &t)
+	if r.Evidence != nil {
+		r.Verdict = r.Evidence.verdict(t.Run.Admission.Checks, t.Run.Result.Candidate)
+	}
+	r.At = e.now().UnixMilli()
+	e.fault("check-before")
+	return e.append(keep, Event{Checked: &r})
+}
+
+// checkAll runs the plan. Without evidence it says why, on a line that names no path.
+func (e *execution) checkAll(ctx, keep context.Context, t *Task) (*CheckEvidence, string) {
+	plan, workspace, candidate := t.Run.Admission.Checks, t.Run.Admission.Workspace, t.Run.Result.Candidate
+	for i := range plan.Suites {
+		if why := plan.Suites[i].holds(workspace); why != "" {
+			return nil, why
+		}
+	}
+	began := e.now()
+	ev := &CheckEvidence{Before: e.seen(ctx, workspace), Suites: []SuiteRun{}}
+	if ctx.Err() != nil {
+		return nil, "the checks were stopped"
+	}
+	if ev.Before != candidate {
+		return nil, "the workspace is no longer as the turn left it"
+	}
+	until := began.Add(time.Duration(plan.Seconds) * time.Second)
+	for _, s := range plan.Suites {
+		left := until.Sub(e.now()).Truncate(time.Second)
+		if left < time.Second {
+			break // the plan's time is over: what is left of it was not run
+		}
+		run, why := e.checkOne(ctx, t, s, min(left, time.Duration(s.Seconds)*time.Second))
+		if why == "" {
+			// Looked at again: what ran must have been what was pinned.
+			why = s.holds(workspace)
+		}
+		if why != "" {
+			return nil, why
+		}
+		ev.Suites = append(ev.Suites, run)
+		if run.verdict(s, candidate) != ChecksPassed {
+			break
+		}
+	}
+	ev.After = e.seen(keep, workspace)
+	ev.ElapsedMS = e.now().Sub(began).Milliseconds()
+	return ev, ""
+}
+
+// seen is the workspace's digest now; "" where not all of it can be seen.
+func (e *execution) seen(ctx context.Context, workspace string) Digest {
+	t, err := e.takeSnapshot(ctx, workspace, e.store.snapshotCache(e.id))
+	if err != nil {
+		return ""
+	}
+	return treeDigest(t)
+}
+
+// checkOne runs a suite. why is set where its run cannot count at all.
+func (e *execution) checkOne(ctx context.Context, t *Task, s Suite, wall time.Duration) (run SuiteRun, why string) {
+	home, err := filepath.EvalSymlinks(e.store.Home())
+	if err != nil {
+		return run, "the home cannot be found"
+	}
+	spec := sandbox.Spec{
+		Program: s.Program, Arguments: []string{string(t.Run.Result.Candidate)},
+		Workspace: t.Run.Admission.Workspace, Git: sandbox.GitHidden, Protected: []string{home},
+		Network: sandbox.NetworkNone, Wall: wall, StreamBytes: maxCheckOutput, OutputLimit: maxCheckOutput + 1,
+		MemoryBytes: checkMemory, Slot: slot(e.id),
+	}
+	if w := t.Worktree; w != nil {
+		spec.GitDir, spec.Git = w.CommonDir, sandbox.GitRead
+	}
+	began := e.now()
+	p, err := sandbox.Start(spec)
+	if err != nil {
+		return run, "check " + s.Check + " could not be run"
+	}
+	p.Release() // a refusal shows in the result
+	e.fault("check-released")
+	halt := context.AfterFunc(ctx, p.Stop)
+	defer halt()
+	var out bytes.Buffer
+	truncated := false
+	for c := range p.Chunks() {
+		if c.Stream == sandbox.Stdout {
+			out.Write(c.Bytes)
+			truncated = truncated || len(c.Gaps) > 0
+		}
+	}
+	got := p.Wait()
+	switch {
+	case !got.Cleanup.Confirmed:
+		return run, "something of check " + s.Check + " may still run"
+	case ctx.Err() != nil:
+		return run, "the checks were stopped"
+	}
+	if int64(out.Len()) > s.OutputBytes || got.Ending == sandbox.EndingOutput {
+		out.Truncate(min(out.Len(), int(s.OutputBytes)))
+		truncated = true
+	}
+	run = SuiteRun{Check: s.Check, Ending: resultFrom(observed{sandbox: got}).Ending, Truncated: truncated,
+		StdoutDigest: DigestOf(out.Bytes()), ElapsedMS: e.now().Sub(began).Milliseconds()}
+	var said SuiteSays
+	if !truncated && closed(out.Bytes(), &said) == nil && len(said.Schema)+len(said.Verdict) < maxEnding &&
+		said.SuiteDigest.valid() && said.InputDigest.valid() {
+		run.Said = &said
+	}
+	return run, ""
+}
+
+// checkMemory is what a suite may use; the public plan does not say.
+const checkMemory = 2 << 30
+
+// checkerLost ends an attempt whose checker is gone. The caller holds owner.lock, which proves just that.
+func (s *Store) checkerLost(ctx context.Context, t *Task) (Task, error) {
+	after, err := s.Append(ctx, t.ID, t.NextEpoch(), Event{CheckLost: true})
+	if err != nil {
+		return *t, fmt.Errorf("end lost checks: %w", err)
+	}
+	return after, nil
+}
