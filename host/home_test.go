@@ -285,7 +285,7 @@ func onFullDisk(t *testing.T, dir string) {
 		t.Fatal("a command that was not committed has a receipt")
 	}
 	cancel()
-	r.h.Wait(time.Second)
+	r.h.Wait(30 * time.Second)
 	_ = r.c.Close()
 	if err := os.Remove(filler); err != nil {
 		t.Fatal(err)

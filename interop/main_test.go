@@ -9,6 +9,8 @@
 package interop
 
 import (
+	"context"
+	"errors"
 	"flag"
 	"net"
 	"path/filepath"
@@ -79,7 +81,12 @@ func answering(t *testing.T, url nip.RelayURL, k nip.SecretKey) (requests chan s
 			ev := d.Event.Event()
 			if replies[ev.ID] == nil {
 				replies[ev.ID] = relaytest.Event(t, k, nip.PubKey(ev.PubKey), nip.Mailbox(ev.ID), time.Now().Unix(), "reply")
-				relaytest.Publish(t, l, replies[ev.ID])
+				ctx, stop := context.WithTimeout(context.Background(), relaytest.Patience)
+				// That the test has ended before the OK is no fault.
+				if err := l.Publish(ctx, replies[ev.ID]); err != nil && !errors.Is(err, relay.ErrUnconfirmed) && !errors.Is(err, relay.ErrClosed) {
+					t.Errorf("publish a reply: %v", err)
+				}
+				stop()
 			}
 			requests <- ev.ID
 		}

@@ -220,7 +220,10 @@ func TestCancel(t *testing.T) {
 		w.submit("t", BoundedCommand)
 		grant := w.grant("t", `trap 'echo stopping; exit 7' TERM; echo started; while :; do sleep 0.05; done`)
 		ended := make(chan Task)
-		go func() { ended <- w.execute("t", grant, nil) }()
+		go func() {
+			defer close(ended) // also where it fails the test
+			ended <- w.execute("t", grant, nil)
+		}()
 		eventually(t, "the program's first words", w.saying("t", "started"))
 		w.cancel("t")
 		task := <-ended

@@ -184,7 +184,7 @@ func fullDisk(t *testing.T, dir, home, relayDisk string) {
 	}
 	r.start()
 	r.reopen()
-	r.must(r.dev.Resend(ctx))
+	r.resend(r.dev)
 	for _, c := range append(taken, waits...) {
 		if e := r.entryOf(string(c.ID)); e.State != "held" || e.Text != c.Text {
 			t.Errorf("command is %s %s %s", e.State, e.Outcome, e.Reason)

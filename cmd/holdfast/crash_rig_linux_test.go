@@ -145,6 +145,19 @@ func (r *crashRig) reopen() {
 	r.must(err)
 }
 
+// resend sends the device's outbox until the host has answered all of it: one
+// try waits 12 s for an answer, and a busy machine may take longer.
+func (r *crashRig) resend(d *client.Device) {
+	r.t.Helper()
+	r.eventually("the outbox to be answered", func() bool {
+		err := d.Resend(r.ctx)
+		if err != nil && !errors.Is(err, client.ErrNoAnswer) {
+			r.t.Fatal(err)
+		}
+		return err == nil
+	})
+}
+
 // within bounds one wait.
 func (r *crashRig) within(d time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(r.ctx, d)

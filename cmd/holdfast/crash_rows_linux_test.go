@@ -263,12 +263,12 @@ func crashCreate(r *crashRig) {
 	}))
 	r.start()
 	r.reopen()
-	r.must(r.dev.Resend(r.ctx))
+	r.resend(r.dev)
 	r.restart()
 	other, err := client.Open(copied, client.Options{Loopback: true})
 	r.must(err)
 	defer other.Close()
-	r.must(other.Resend(r.ctx))
+	r.resend(other)
 	for _, d := range []*client.Device{r.dev, other} {
 		if rows, err := d.Outbox(); err != nil || len(rows) != 0 {
 			r.t.Errorf("outbox %v, %v", rows, err)
@@ -364,7 +364,7 @@ func crashDevice(r *crashRig) {
 		rows, err := r.dev.Outbox()
 		r.must(err)
 		kept := len(rows) == 1 && rows[0].ID == cmd
-		r.must(r.dev.Resend(r.ctx))
+		r.resend(r.dev)
 		var e struct{ Outcome string }
 		err = r.operator(r.ctx, &e, "journal", "show", string(r.self), cmd)
 		switch {

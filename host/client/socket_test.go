@@ -88,7 +88,7 @@ func TestOverSockets(t *testing.T) {
 	h := newHost(t, url)
 	h.online(t)
 	d := onSocket(t, url)
-	ctx, cancel := context.WithTimeout(t.Context(), relaytest.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*relaytest.Patience)
 	defer cancel()
 	if _, err := d.Pair(ctx, h.code(h.invitation())); err != nil {
 		t.Fatal(err)
