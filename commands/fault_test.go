@@ -28,9 +28,9 @@ func (c committed) Update(fn func(tx *bbolt.Tx) error) error {
 // receipt is lost, their order stays, the chain verifies after every restart, and
 // what was pruned is answered as expired.
 func TestEveryFault(t *testing.T) {
-	loop := faulttest.Loop{Least: 100, Sample: 400}
+	loop := faulttest.Loop{Least: 100, Sample: 240}
 	if Race {
-		loop.Sample = 100
+		loop.Sample = 60
 	}
 	loop.Run(t, faultStory)
 }

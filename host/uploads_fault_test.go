@@ -21,7 +21,7 @@ import (
 // what was answered as received is there, a whole picture is the device's bytes,
 // one that does not hold leaves no row, and in the end no file without a row.
 func TestEveryFaultOfAnUpload(t *testing.T) {
-	faulttest.Loop{Least: 40, Sample: 60}.Run(t, func(t *testing.T, disk *diskfault.Disk, dir string, plan diskfault.Plan) (string, int) {
+	faulttest.Loop{Least: 40, Sample: 30}.Run(t, func(t *testing.T, disk *diskfault.Disk, dir string, plan diskfault.Plan) (string, int) {
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			t.Fatal(err)
 		}

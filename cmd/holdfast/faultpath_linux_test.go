@@ -30,11 +30,11 @@ type pathStory struct {
 }
 
 var pathStories = []pathStory{
-	{"home", 150, 10, (*faultPath).firstHour, true},
-	{"queue", 400, 12, (*faultPath).queueLife, false},
-	{"turns", 400, 12, (*faultPath).turnLife, false},
-	{"access", 250, 10, (*faultPath).accessLife, false},
-	{"prune", 150, 10, (*faultPath).pruneLife, false},
+	{"home", 150, 4, (*faultPath).firstHour, true},
+	{"queue", 400, 6, (*faultPath).queueLife, false},
+	{"turns", 400, 6, (*faultPath).turnLife, false},
+	{"access", 250, 5, (*faultPath).accessLife, false},
+	{"prune", 150, 4, (*faultPath).pruneLife, false},
 }
 
 // TestEveryFaultOfThePath fails every call of every story, through the whole
