@@ -77,7 +77,12 @@ type Evaluator struct {
 	// Changed is called after such a commit, outside any lock. May be nil.
 	Changed func(task nip.TaskID, e Entry)
 
+	// Elapsed is a clock that nobody sets, since any moment; it ends leases
+	// that the time of day would not end. nil: the time of day alone.
+	Elapsed func() time.Duration
+
 	locks taskLocks
+	ages  leaseAges
 }
 
 // maxMismatches bounds how often one evaluation follows a task that others
@@ -177,6 +182,9 @@ func (v *Evaluator) edit(ctx context.Context, task nip.TaskID, fn func(tx *bbolt
 	err = v.DB.Update(ctx, func(tx *bbolt.Tx) error {
 		out = pass{}
 		now := v.now(tx)
+		if err := v.dropWorn(tx, task); err != nil {
+			return err
+		}
 		if err := fn(tx, view, now); err != nil {
 			return err
 		}

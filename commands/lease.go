@@ -32,6 +32,15 @@ func (Journal) Lease(tx *bbolt.Tx, task nip.TaskID) (Lease, bool, error) {
 	}, true, nil
 }
 
+// LeasedTasks lists every task that has a lease, also one that has expired since.
+func (Journal) LeasedTasks(tx *bbolt.Tx) (tasks []nip.TaskID, err error) {
+	err = tx.Bucket(bucketLease).ForEach(func(task, _ []byte) error {
+		tasks = append(tasks, nip.TaskID(task))
+		return nil
+	})
+	return tasks, err
+}
+
 // SetLease stores the lease; nil drops it. Who may take it is decided in queue.
 func (Journal) SetLease(tx *bbolt.Tx, task nip.TaskID, l *Lease) error {
 	if l == nil {

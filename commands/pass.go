@@ -35,7 +35,7 @@ func (v *Evaluator) plan(tx *bbolt.Tx, task nip.TaskID, view TaskView, now int64
 	if err != nil {
 		return p, err
 	}
-	if leased && now >= lease.ExpiresAt {
+	if leased && (now >= lease.ExpiresAt || v.worn(task)) {
 		leased, p.leaseEnded = false, true
 	}
 	for i := range rows {
@@ -165,6 +165,7 @@ func (v *Evaluator) advance(tx *bbolt.Tx, task nip.TaskID, view TaskView, now in
 			if err := v.Journal.SetLease(tx, task, nil); err != nil {
 				return err
 			}
+			v.unlease(task) // should this commit fail, it ages anew: a minute more at most
 		}
 		if p.dispatching != nil {
 			e, err := v.whole(tx, p.dispatching.Key)

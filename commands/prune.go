@@ -42,16 +42,17 @@ func (j Journal) Prune(tx *bbolt.Tx, now int64, limit int) (int, error) {
 		}
 		batch = append(batch, old{binary.BigEndian.Uint64(k), append([]byte(nil), v...)})
 	}
-	dropped := 0
+	dropped, clock := 0, readResync(tx)
 	for _, o := range batch {
 		t, err := decodeTransition(o.record)
 		if err != nil || t.Seq != o.seq || t.Seq != cp.seq+1 || t.Previous != cp.hash {
 			return dropped, fmt.Errorf("%w at transition %d; nothing behind it is pruned", ErrChain, o.seq)
 		}
+		t.At = clock.at(t.Seq, t.At)
 		if now-t.At < Retention {
 			break
 		}
-		kept, err := j.release(tx, t, now)
+		kept, err := j.release(tx, t, now, clock)
 		if err != nil {
 			return dropped, err
 		}
@@ -72,7 +73,7 @@ func (j Journal) Prune(tx *bbolt.Tx, now int64, limit int) (int, error) {
 
 // release lets go of the entry that t belongs to, if it may, and says whether t
 // must stay.
-func (j Journal) release(tx *bbolt.Tx, t Transition, now int64) (kept bool, err error) {
+func (j Journal) release(tx *bbolt.Tx, t Transition, now int64, clock resynced) (kept bool, err error) {
 	e, known, err := j.Get(tx, t.Key)
 	if err != nil || !known {
 		return false, err // its first transition went before, and the entry with it
@@ -87,7 +88,7 @@ func (j Journal) release(tx *bbolt.Tx, t Transition, now int64) (kept bool, err 
 		}
 		return false, nil // a later transition holds its state
 	}
-	if now-e.DecidedAt < Retention {
+	if now-clock.at(e.History[len(e.History)-1], e.DecidedAt) < Retention {
 		return true, nil
 	}
 	return false, j.drop(tx, e)

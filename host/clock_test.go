@@ -1,8 +1,11 @@
 package host
 
 import (
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"holdfast/commands"
 	"holdfast/nip"
 	"holdfast/owner"
 )
@@ -39,4 +42,45 @@ func TestClockWasAhead(t *testing.T) {
 			t.Errorf("told by a record of %d s from now", s.IssuedAt-r.clock.now())
 		}
 	}
+	// The operator says that this clock is right: commands of now are taken.
+	if err := r.operate("journal.resync", nil); err != nil {
+		t.Fatal(err)
+	}
+	status(0)
+	r.wantCode(r.overWire(b, nip.TaskCommand{Command: r.command(task, nip.Queue, "words")}), "")
+	r.wantCode(r.overWire(b, nip.TaskCommand{Command: late}), nip.Expired)
+	if e := r.find("journal.resync"); e.Sender.Device != r.c.Self() || e.Note == "" {
+		t.Errorf("journalled as %+v", e)
+	}
+	if err := r.operate("journal.check", nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// The host wakes for a lease that has had its minute by the clock that nobody
+// sets, where the time of day went back an hour.
+func TestLeaseEndsThoughTheClockStepsBack(t *testing.T) {
+	r := newRig(t)
+	var since atomic.Int64
+	elapsed := func() time.Duration { return time.Duration(since.Load()) * time.Second }
+	r.c.opts.Elapsed, r.c.eval.Elapsed = elapsed, elapsed
+	d, other := r.pair(nip.PairingRights()), r.pair(nip.PairingRights())
+	task := r.create(d, "p")
+	end := r.begin(task)
+	held := r.command(task, nip.Queue, "next")
+	r.wantCode(r.ask(d, nip.TaskCommand{Command: held}), "")
+	r.serve()
+	r.wantCode(r.overWire(other, nip.TaskQueue{Task: task, Edit: nip.QueueEdit{Action: "lease"}}), "")
+	r.clock.add(-3600)
+	end(owner.Result{})
+	r.until("the end is seen", func() bool { return r.task(task).Status == owner.Finished })
+	if err := r.h.deadlines.evaluate(t.Context(), task); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.entry(d.pub(), held.ID); got.State != commands.StateHeld {
+		t.Fatalf("under a lease it is %s", got.State)
+	}
+	since.Store(commands.LeaseSeconds)
+	ring(r.h.deadlines.bell) // the timer goes by real seconds
+	r.until("the held message runs", func() bool { return r.entry(d.pub(), held.ID).Outcome == commands.OutcomeApplied })
 }

@@ -8,6 +8,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"holdfast/commands"
 	"holdfast/nip"
 )
 
@@ -21,11 +22,12 @@ type deadlines struct {
 	h    *Host
 	bell chan struct{}
 
-	// mu guards due, dirty and retry.
+	// mu guards due, dirty, retry and worn.
 	mu    sync.Mutex
 	due   dueHeap
 	dirty map[nip.TaskID]bool
-	retry map[nip.TaskID]int64 // tasks whose last evaluation failed -> when the next one may be
+	retry map[nip.TaskID]int64         // tasks whose last evaluation failed -> when the next one may be
+	worn  map[nip.TaskID]time.Duration // leased tasks -> when the lease has had its time by Options.Elapsed
 }
 
 type due struct {
@@ -147,10 +149,28 @@ func (d *deadlines) set(task nip.TaskID, at int64, ok bool) {
 	}
 }
 
+// afterLease has the task looked at when its lease, taken just now, has had its
+// time by the clock that nobody sets.
+func (d *deadlines) afterLease(task nip.TaskID) {
+	if d.h.opts.Elapsed == nil {
+		return
+	}
+	d.mu.Lock()
+	d.worn[task] = d.h.opts.Elapsed() + commands.LeaseSeconds*time.Second
+	d.mu.Unlock()
+	ring(d.bell)
+}
+
 func (d *deadlines) ripe(now int64) []nip.TaskID {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var out []nip.TaskID
+	for task, at := range d.worn {
+		if d.h.opts.Elapsed() >= at {
+			out = append(out, task)
+			delete(d.worn, task)
+		}
+	}
 	for len(d.due) > 0 && d.due[0].at <= now {
 		out = append(out, heap.Pop(&d.due).(due).task)
 	}
@@ -161,8 +181,12 @@ func (d *deadlines) ripe(now int64) []nip.TaskID {
 func (d *deadlines) wait(now int64) time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if len(d.due) == 0 {
-		return time.Minute
+	wait := time.Minute
+	if len(d.due) > 0 {
+		wait = min(wait, time.Duration(d.due[0].at-now)*time.Second)
 	}
-	return min(time.Minute, max(time.Duration(d.due[0].at-now)*time.Second, 50*time.Millisecond))
+	for _, at := range d.worn {
+		wait = min(wait, at-d.h.opts.Elapsed())
+	}
+	return max(wait, 50*time.Millisecond)
 }

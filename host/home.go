@@ -359,6 +359,7 @@ func openLocked(home string, o Options) (*Core, error) {
 			code, err := c.standing(tx, s, nip.Operate, now)
 			return err == nil && code == ""
 		},
+		Elapsed: o.Elapsed,
 		Decided: c.entryDecided,
 		Changed: c.entryChanged,
 	}

@@ -81,7 +81,10 @@ type SealedTransport interface {
 
 // Options of OpenCore.
 type Options struct {
-	Now     func() time.Time // nil is time.Now
+	Now func() time.Time // nil is time.Now
+	// Elapsed is a clock that nobody sets, since any moment, so that leases end
+	// where Now steps back; nil goes by Now alone.
+	Elapsed func() time.Duration
 	Log     zerolog.Logger
 	Version string
 	// Launch starts a turn's owner; nil is owner.Launch. Tests replace it.

@@ -52,6 +52,7 @@ var verbs = map[string]verb{
 	"journal.tail":     verbJournalTail,
 	"journal.check":    verbJournalCheck,
 	"journal.dump":     verbJournalDump,
+	"journal.resync":   verbJournalResync,
 	"check":            verbCheck,
 	"gc":               verbGC,
 	"backup":           verbBackup,

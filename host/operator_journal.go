@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -260,4 +261,26 @@ func verbJournalCheck(_ context.Context, c *Core, _ json.RawMessage, emit func(a
 		return err
 	}
 	return emit(map[string]any{"ok": true, "records": n})
+}
+
+// verbJournalResync lets the journal go on from the clock as it is now; ahead is
+// by how many seconds it was ahead.
+func verbJournalResync(ctx context.Context, c *Core, _ json.RawMessage, emit func(any) error) error {
+	id, err := nip.NewID(rand.Reader)
+	if err != nil {
+		return err
+	}
+	var ahead int64
+	if err := c.db.Update(ctx, func(tx *bbolt.Tx) (err error) {
+		ahead, err = c.journal.Resync(tx, c.actKey("journal.resync", id), c.localSender(), c.now())
+		return err
+	}); err != nil {
+		return err
+	}
+	if ahead > 0 {
+		if err := c.evaluateAll(ctx); err != nil {
+			return err
+		}
+	}
+	return emit(map[string]any{"ahead": ahead})
 }

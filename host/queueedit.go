@@ -82,6 +82,9 @@ func (h *Host) queueEdit(ctx context.Context, k *call, a queueAsk) error {
 	if once != nil {
 		return h.answerOnce(k, *once)
 	}
+	if a.edit.Action == "lease" {
+		h.deadlines.afterLease(a.task)
+	}
 	h.deadlines.poke(a.task)
 	h.sendReply(k, ev)
 	return nil
@@ -152,6 +155,11 @@ func (h *Host) applyEdit(tx *bbolt.Tx, k *call, a queueAsk, view commands.TaskVi
 		return nip.Reply{}, err
 	case code != "":
 		return no(code)
+	}
+	if a.edit.Action == "lease" {
+		h.eval.Leased(a.task)
+	}
+	switch {
 	case a.at == nil:
 		return nip.Reply{Outcome: fitQueue(q)}, nil
 	}

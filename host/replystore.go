@@ -15,10 +15,17 @@ import (
 // and 1,024 in a request's minute are more than a device has a use for. The
 // whole store's number protects the file and the start, which reads every row.
 // A request whose reply is there is always answered from it; new ones that find
-// no room are refused as bounds.
+// no room are refused as bounds. Nothing gives way to make room: a reply whose
+// request lives may still be asked for, and only it says what was done.
+//
+// A reply may take 60 KiB, so bytes have caps of their own, in the same shares.
+// What is asked below a cap is kept whatever its size: the store passes one by at
+// most the replies that are on their way at once.
 const (
-	maxReplies       = 65_536
-	maxSignerReplies = 1024
+	maxReplies          = 65_536
+	maxSignerReplies    = 1024
+	maxReplyBytes       = 512 << 20
+	maxSignerReplyBytes = 8 << 20
 )
 
 // prunedByEach is how many ended replies each new one takes along: more than
@@ -71,10 +78,10 @@ func keepReply(tx *bbolt.Tx, id nip.RequestID, r retainedReply, now int64) error
 	if err := enterReply(index, string(id), r.Signer, r.ExpiresAt); err != nil {
 		return err
 	}
-	if err := countReply(tx, r.Signer, 1); err != nil {
+	if err := putJSON(tx, bucketReplies, string(id), r); err != nil {
 		return err
 	}
-	return putJSON(tx, bucketReplies, string(id), r)
+	return countReply(tx, r.Signer, 1, len(tx.Bucket(bucketReplies).Get([]byte(id))))
 }
 
 func enterReply(index *bbolt.Bucket, id string, signer nip.PubKey, expires int64) error {
@@ -95,13 +102,15 @@ func dropReply(tx *bbolt.Tx, index *bbolt.Bucket, id, end []byte, signer nip.Pub
 		return err
 	}
 	rows := tx.Bucket(bucketReplies)
-	if rows.Get(id) == nil {
+	row := rows.Get(id)
+	if row == nil {
 		return nil
 	}
+	bytes := len(row)
 	if err := rows.Delete(id); err != nil {
 		return err
 	}
-	return countReply(tx, signer, -1)
+	return countReply(tx, signer, -1, -bytes)
 }
 
 // pruneReplies removes at most most replies whose request has ended.
@@ -204,30 +213,70 @@ func indexReplies(tx *bbolt.Tx) error {
 			return err
 		}
 	}
+	return weighReplies(tx, index)
+}
+
+// weighReplies counts the bytes of the rows anew: an older version keeps and
+// drops rows without counting them.
+func weighReplies(tx *bbolt.Tx, index *bbolt.Bucket) error {
+	meta, rows := tx.Bucket(bucketMeta), tx.Bucket(bucketReplies)
+	var old [][]byte
+	c := meta.Cursor()
+	for k, _ := c.Seek([]byte(replyBytes)); bytes.HasPrefix(k, []byte(replyBytes)); k, _ = c.Next() {
+		old = append(old, bytes.Clone(k))
+	}
+	for _, k := range old {
+		if err := meta.Delete(k); err != nil {
+			return err
+		}
+	}
+	weights := map[string]int64{}
+	c = index.Cursor()
+	for k, signer := c.Seek([]byte{replyByEnd}); len(k) > replyEndAt && k[0] == replyByEnd; k, signer = c.Next() {
+		n := int64(len(rows.Get(k[replyEndAt:])))
+		weights[replyBytes] += n
+		weights[replyBytesOf(nip.PubKey(signer))] += n
+	}
+	for key, n := range weights {
+		if err := putCount(tx, bucketMeta, key, n); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
-// countReply keeps the two counts that repliesFull reads: of all replies, and
-// of each signer's.
-func countReply(tx *bbolt.Tx, signer nip.PubKey, step int64) error {
-	if err := putCount(tx, bucketMeta, "replies", getCount(tx, bucketMeta, "replies")+step); err != nil {
-		return err
+// countReply keeps the counts that repliesFull reads: of all replies and their
+// bytes, and of each signer's.
+func countReply(tx *bbolt.Tx, signer nip.PubKey, step int64, bytes int) error {
+	for _, c := range []struct {
+		key string
+		by  int64
+	}{{"replies", step}, {replyBytes, int64(bytes)}, {repliesOf(signer), step}, {replyBytesOf(signer), int64(bytes)}} {
+		n := getCount(tx, bucketMeta, c.key) + c.by
+		if n <= 0 && c.key != "replies" {
+			if err := tx.Bucket(bucketMeta).Delete([]byte(c.key)); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := putCount(tx, bucketMeta, c.key, n); err != nil {
+			return err
+		}
 	}
-	own := repliesOf(signer)
-	n := getCount(tx, bucketMeta, own) + step
-	if n <= 0 {
-		return tx.Bucket(bucketMeta).Delete([]byte(own))
-	}
-	return putCount(tx, bucketMeta, own, n)
+	return nil
 }
 
-func repliesOf(signer nip.PubKey) string { return "replies/" + string(signer) }
+const replyBytes = "reply.bytes"
+
+func repliesOf(signer nip.PubKey) string    { return "replies/" + string(signer) }
+func replyBytesOf(signer nip.PubKey) string { return replyBytes + "/" + string(signer) }
 
 // repliesFull reports whether a new reply to the signer would not fit, after
 // the ended ones left.
 func repliesFull(tx *bbolt.Tx, signer nip.PubKey, now int64) (bool, error) {
 	full := func() bool {
-		return getCount(tx, bucketMeta, "replies") >= maxReplies || getCount(tx, bucketMeta, repliesOf(signer)) >= maxSignerReplies
+		return getCount(tx, bucketMeta, "replies") >= maxReplies || getCount(tx, bucketMeta, repliesOf(signer)) >= maxSignerReplies ||
+			getCount(tx, bucketMeta, replyBytes) >= maxReplyBytes || getCount(tx, bucketMeta, replyBytesOf(signer)) >= maxSignerReplyBytes
 	}
 	if !full() {
 		return false, nil

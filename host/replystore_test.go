@@ -3,6 +3,7 @@ package host
 import (
 	"fmt"
 	"maps"
+	"strings"
 	"testing"
 
 	"go.etcd.io/bbolt"
@@ -19,6 +20,9 @@ func (r *rig) agree() (rows int) {
 			rows++
 			counts["replies"]++
 			counts[repliesOf(row.Signer)]++
+			n := int64(len(tx.Bucket(bucketReplies).Get([]byte(id))))
+			counts[replyBytes] += n
+			counts[replyBytesOf(row.Signer)] += n
 			end := replyEnd(row.ExpiresAt)
 			want[string(replyEndKey(end, []byte(id)))] = string(row.Signer)
 			want[string(replySignerPrefix(row.Signer))+id] = string(end)
@@ -38,9 +42,52 @@ func (r *rig) agree() (rows int) {
 				return fmt.Errorf("%s counts %d of %d", key, got, n)
 			}
 		}
+		c := tx.Bucket(bucketMeta).Cursor()
+		for k, _ := c.Seek([]byte(replyBytes)); strings.HasPrefix(string(k), replyBytes); k, _ = c.Next() {
+			if counts[string(k)] == 0 {
+				return fmt.Errorf("%s counts what is not there", k)
+			}
+		}
 		return nil
 	})
 	return rows
+}
+
+// No room for bytes is no room: a signer's own share, and everybody's; what is
+// there is answered from all the same, and with its end the room is back.
+func TestReplyBytes(t *testing.T) {
+	for _, row := range []struct {
+		name  string
+		key   func(d device) string
+		cap   int64
+		other nip.Code
+	}{
+		{"a signer's", func(d device) string { return replyBytesOf(d.pub()) }, maxSignerReplyBytes, ""},
+		{"everybody's", func(device) string { return replyBytes }, maxReplyBytes, nip.Bounds},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			r := newRig(t)
+			d, other := r.pair(nip.PairingRights()), r.pair(nip.PairingRights())
+			in := r.sealed(d, r.req(d, nip.WorkspaceList{}))
+			first := r.give(in)
+			r.update(func(tx *bbolt.Tx) error { return putCount(tx, bucketMeta, row.key(d), row.cap-1) })
+			r.wantCode(r.ask(d, nip.WorkspaceList{}), "") // begun below the cap
+			r.update(func(tx *bbolt.Tx) error { return putCount(tx, bucketMeta, row.key(d), row.cap) })
+			r.wantCode(r.ask(d, nip.WorkspaceList{}), nip.Bounds)
+			r.wantCode(r.ask(other, nip.WorkspaceList{}), row.other)
+			r.clock.add(repeatWindow) // sooner it is not answered twice
+			if again := r.give(in); len(again) != 1 || again[0].ID != first[0].ID {
+				t.Error("a known request was not answered from its reply")
+			}
+			r.restart() // counts them anew
+			if _, err := r.c.startGeneration(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			r.agree()
+			r.wantCode(r.ask(d, nip.WorkspaceList{}), "")
+			r.agree()
+		})
+	}
 }
 
 func (r *rig) keep(id string, signer nip.PubKey, ends int64) {

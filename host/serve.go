@@ -77,7 +77,7 @@ func NewHost(c *Core, t Transport, onEvent func(Event)) *Host {
 	h.replies = &replySender{h: h, jobs: map[replyLane]chan replyJob{}}
 	h.outbox = &outboxSender{h: h, bell: make(chan struct{}, 1), retry: outboxRetry, relays: map[nip.RelayURL]*relayOutbox{}}
 	h.starter = &starter{h: h, bell: make(chan struct{}, 1), live: map[owner.TaskID]*owner.Launched{}, taken: map[owner.TaskID]taken{}, changed: map[owner.TaskID]bool{}, seen: map[owner.TaskID]seenTask{}}
-	h.deadlines = &deadlines{h: h, bell: make(chan struct{}, 1), dirty: map[nip.TaskID]bool{}, retry: map[nip.TaskID]int64{}}
+	h.deadlines = &deadlines{h: h, bell: make(chan struct{}, 1), dirty: map[nip.TaskID]bool{}, retry: map[nip.TaskID]int64{}, worn: map[nip.TaskID]time.Duration{}}
 	h.pruner = &pruner{h: h, at: map[string][]byte{}}
 	h.publisher = &publisher{h: h, bell: make(chan struct{}, 1), dirty: map[owner.TaskID]bool{}, reacted: map[owner.TaskID]int64{}}
 	h.teller = &teller{h: h, bell: make(chan struct{}, 1), settle: statesSettle, pause: statesPause}
@@ -152,12 +152,18 @@ func (h *Host) wakeUp(ctx context.Context) error {
 		}
 		h.index.note(&t)
 	}
-	var tasks []nip.TaskID
+	var tasks, leased []nip.TaskID
 	if err := h.db.View(func(tx *bbolt.Tx) (err error) {
-		tasks, err = h.journal.Tasks(tx)
+		if leased, err = h.journal.LeasedTasks(tx); err == nil {
+			tasks, err = h.journal.Tasks(tx)
+		}
 		return err
 	}); err != nil {
 		return err
+	}
+	for _, t := range leased {
+		h.eval.Leased(t)
+		h.deadlines.afterLease(t)
 	}
 	for _, t := range tasks {
 		if err := h.deadlines.evaluate(ctx, t); err != nil {

@@ -36,7 +36,7 @@ import (
 
 const (
 	// LeaseSeconds is how long a lease lasts unless renewed.
-	LeaseSeconds = 60
+	LeaseSeconds = commands.LeaseSeconds
 	// ListLimit bounds the messages of one answer and of one reorder.
 	ListLimit = 64
 	// TextLimit bounds an edited text, in bytes.

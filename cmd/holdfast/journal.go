@@ -19,7 +19,7 @@ import (
 func journalCommand(g *globals) *cobra.Command {
 	c := &cobra.Command{Use: "journal", Short: "Every command that a device ever sent, and what became of it"}
 	noText := c.PersistentFlags().Bool("no-text", false, "leave what people wrote out")
-	c.AddCommand(journalList(g, noText), journalShow(g, noText), journalTail(g), journalCheck(g), journalDump(g, noText))
+	c.AddCommand(journalList(g, noText), journalShow(g, noText), journalTail(g), journalCheck(g), journalDump(g, noText), journalResync(g))
 	return c
 }
 
@@ -290,6 +290,27 @@ func journalCheck(g *globals) *cobra.Command {
 				return err
 			}
 			return g.emit(out, func(w io.Writer) { fmt.Fprintf(w, "the chain of %d records holds\n", out.Records) })
+		},
+	}
+}
+
+func journalResync(g *globals) *cobra.Command {
+	return &cobra.Command{
+		Use: "resync", Short: "Go on from this clock, after it was ahead for a time; say it only when the clock is right", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			out, err := ask[struct {
+				Ahead int64 `json:"ahead"`
+			}](c.Context(), g, "journal.resync", nil)
+			if err != nil {
+				return err
+			}
+			return g.emit(out, func(w io.Writer) {
+				if out.Ahead == 0 {
+					fmt.Fprintln(w, "the journal is not ahead of this clock; nothing was changed")
+					return
+				}
+				fmt.Fprintf(w, "the journal was %s ahead and goes on from now; leases ended\n", time.Duration(out.Ahead)*time.Second)
+			})
 		},
 	}
 }

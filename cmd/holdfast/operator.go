@@ -76,7 +76,7 @@ func writeStatus(w io.Writer, home string, st host.Status) {
 	fmt.Fprintf(w, "  devices  %d active\n  tasks    %s\n  journal  %d entries, %d undecided\n", st.Devices, counts(st.Tasks), st.Journal.Entries, st.Journal.Undecided)
 	if st.Journal.Ahead > journalSlack {
 		fmt.Fprintf(w, "           its last record is %s later than this clock: one of the two times was wrong. Until the clock has\n"+
-			"           caught up, commands over a day behind that record expire, and leases do not end\n", time.Duration(st.Journal.Ahead)*time.Second)
+			"           caught up, commands over a day behind that record expire. If this clock is right: holdfast journal resync\n", time.Duration(st.Journal.Ahead)*time.Second)
 	}
 	d, atLeast := st.Disk, ""
 	if d.AtLeast {

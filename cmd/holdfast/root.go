@@ -128,10 +128,15 @@ func defaultHome() string {
 }
 
 func (g *globals) coreOptions() host.Options {
-	return host.Options{Now: g.clock(), Log: g.log, Version: version, Probe: probe, Check: func(report func(string, bool, string)) {
+	return host.Options{Now: g.clock(), Elapsed: elapsed, Log: g.log, Version: version, Probe: probe, Check: func(report func(string, bool, string)) {
 		checkRelay(report, func() (int, error) { return embedded.Check(g.relayStore()) })
 	}}
 }
+
+// begun is some moment of this process, with the clock that nobody sets.
+var begun = time.Now()
+
+func elapsed() time.Duration { return time.Since(begun) }
 
 // probe tries the sandbox once a process: the answer changes only with the
 // kernel or the binary.
