@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
+	"unicode"
 
 	"go.etcd.io/bbolt"
 
@@ -61,7 +63,7 @@ func verbTaskNew(ctx context.Context, c *Core, raw json.RawMessage, emit func(an
 	}
 	title := a.Title
 	if title == "" {
-		title = cut(firstLine(a.Prompt), 80)
+		title = titleOf(a.Prompt)
 	}
 	b, err := owner.EncodeCommand(owner.Command{
 		CommandID: storeCommandID(c.self, id, "create"), TaskID: owner.TaskID(id),
@@ -87,13 +89,10 @@ func verbTaskNew(ctx context.Context, c *Core, raw json.RawMessage, emit func(an
 	return c.emitTask(task, emit)
 }
 
-func firstLine(s string) string {
-	for i, r := range s {
-		if r == '\n' || r == '\r' {
-			return s[:i]
-		}
-	}
-	return s
+// titleOf is the first line of a prompt that says something, as a title: short, and one line of text.
+func titleOf(prompt string) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(prompt), "\n")
+	return cut(strings.Join(strings.FieldsFunc(line, unicode.IsControl), " "), 80)
 }
 
 func (c *Core) emitTask(id owner.TaskID, emit func(any) error) error {

@@ -207,3 +207,6 @@ func within(path, root string) bool {
 	rel, err := filepath.Rel(root, path)
 	return err == nil && rel != ".." && !strings.HasPrefix(rel, "../")
 }
+
+// ValidLabel reports whether a workspace can have the label.
+func ValidLabel(l nip.Label) bool { return labelFault(l) == "" }

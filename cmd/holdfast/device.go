@@ -189,20 +189,7 @@ func taskID(s string) (nip.TaskID, error) {
 	return nip.TaskID(s), nil
 }
 
-// words returns an argument, or standard input for "-", at most max bytes of it.
-func (v *deviceVerbs) words(s string, max int64) (string, error) {
-	if s != "-" {
-		return s, nil
-	}
-	b, err := io.ReadAll(io.LimitReader(v.g.stdin, max+1))
-	if err != nil {
-		return "", fmt.Errorf("read standard input: %w", err)
-	}
-	if int64(len(b)) > max {
-		return "", usage("standard input is longer than %d bytes", max)
-	}
-	return strings.TrimRight(string(b), "\n"), nil
-}
+func (v *deviceVerbs) words(s string, max int64) (string, error) { return v.g.words(s, max) }
 
 func (v *deviceVerbs) pairVerb() *cobra.Command {
 	var loopback bool

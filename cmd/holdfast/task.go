@@ -43,9 +43,16 @@ func taskCommand(g *globals) *cobra.Command {
 	var reason string
 	archive := taskVerb(g, "archive ID", "Put an ended task away", "task.archive", func(a *host.TaskArgs) { a.Reason = reason })
 	archive.Flags().StringVar(&reason, "reason", "", "why, at most 512 bytes")
+	archive.PreRunE = func(*cobra.Command, []string) error {
+		if reason == "" || len(reason) > 512 {
+			return usage("task archive needs a --reason of at most 512 bytes")
+		}
+		return nil
+	}
 	c.AddCommand(archive,
 		taskVerb(g, "restore ID", "Bring an archived task back", "task.restore", nil),
 		taskVerb(g, "recover ID", "End a run or checks of which nothing is left, or fence a lost owner", "task.recover", nil))
+	idFirst(c)
 	return c
 }
 
@@ -96,8 +103,12 @@ func taskNew(g *globals) *cobra.Command {
 	c := &cobra.Command{
 		Use: "new", Short: "A task of the person at the machine", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if label == "" || prompt == "" {
-				return usage("task new needs --workspace and --prompt")
+			prompt, err := g.words(prompt, 32<<10)
+			if err != nil {
+				return err
+			}
+			if err := newTaskWords(label, prompt, title); err != nil {
+				return err
 			}
 			t, err := ask[owner.Task](c.Context(), g, "task.new", host.TaskArgs{Workspace: nip.Label(label), Prompt: prompt, Title: title})
 			if err == nil && wait {
@@ -110,7 +121,7 @@ func taskNew(g *globals) *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&label, "workspace", "", "the label to work in")
-	c.Flags().StringVar(&prompt, "prompt", "", "what to do")
+	c.Flags().StringVar(&prompt, "prompt", "", "what to do, - for standard input")
 	c.Flags().StringVar(&title, "title", "", "a short name (default: the prompt's first line)")
 	c.Flags().BoolVar(&wait, "wait", false, "wait until the turn ended")
 	return c
@@ -141,6 +152,12 @@ func taskStop(g *globals) *cobra.Command {
 	var reason string
 	c := taskVerb(g, "stop ID", "Stop whatever its turn is", "task.stop", func(a *host.TaskArgs) { a.Reason = reason })
 	c.Flags().StringVar(&reason, "reason", "", "why")
+	c.PreRunE = func(*cobra.Command, []string) error {
+		if reason != "" && !owner.ValidReason(reason) {
+			return usage("--reason is text of at most 2,048 bytes without control characters")
+		}
+		return nil
+	}
 	return c
 }
 
@@ -299,8 +316,12 @@ func taskApply(g *globals, verb string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if _, err := owner.ParseCommand(raw); err != nil {
+			cmd, err := owner.ParseCommand(raw)
+			if err != nil {
 				return err
+			}
+			if got := action(cmd.Action); got != verb {
+				return usage("the document is a %s, the verb is %s", got, verb)
 			}
 			rec, err := ask[owner.Receipt](c.Context(), g, "task.apply", host.TaskArgs{Request: raw, Verb: verb})
 			if err != nil {
