@@ -40,14 +40,24 @@ func (r *taskRow) open() bool { return r.Status != owner.Finished && r.Status !=
 // and keeps it by the store's watch and by its own writes; it decides nothing,
 // whoever acts on a task reads the task.
 type taskIndex struct {
-	// mu guards rows and opened.
-	mu     sync.Mutex
-	rows   map[owner.TaskID]taskRow
-	opened map[owner.TaskID]bool // the rows that are open, so that ended tasks cost a sweep nothing
+	// mu guards all but what filling guards.
+	mu         sync.Mutex
+	rows       map[owner.TaskID]taskRow
+	opened     map[owner.TaskID]bool // the rows that are open, so that ended tasks cost a sweep nothing
+	resting    map[owner.TaskID]bool // of those, the queued ones that nothing starts by itself
+	listings   map[string]*listing   // by the workspace's root
+	phases     map[string]int        // how many rows have each
+	unreadable map[owner.TaskID]bool
+
+	filling sync.Mutex // guards filled, and is held while the store is read for the first time
+	filled  bool       // every task that was there then has its row
 }
 
 func newTaskIndex() *taskIndex {
-	return &taskIndex{rows: map[owner.TaskID]taskRow{}, opened: map[owner.TaskID]bool{}}
+	return &taskIndex{
+		rows: map[owner.TaskID]taskRow{}, opened: map[owner.TaskID]bool{}, resting: map[owner.TaskID]bool{}, listings: map[string]*listing{},
+		phases: map[string]int{}, unreadable: map[owner.TaskID]bool{},
+	}
 }
 
 // note takes a task as it was read, and reports whether that is news. Reads of
@@ -57,10 +67,19 @@ func (x *taskIndex) note(t *owner.Task) (news bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	old, known := x.rows[r.ID]
-	if known && old.Revision > r.Revision {
+	switch {
+	case known && old.Revision > r.Revision:
 		return false
+	case known:
+		x.relist(&old, &r)
+	default:
+		x.relist(nil, &r)
 	}
+	delete(x.unreadable, r.ID)
 	x.rows[r.ID] = r
+	if !known || old.Revision != r.Revision {
+		delete(x.resting, r.ID)
+	}
 	if r.open() {
 		x.opened[r.ID] = true
 	} else {
@@ -76,50 +95,51 @@ func (x *taskIndex) get(id owner.TaskID) (taskRow, bool) {
 	return r, ok
 }
 
-// open lists the tasks that may still run or start, sorted.
-func (x *taskIndex) open() []owner.TaskID {
+// rest takes a queued task out of the sweeps: at this revision nobody's word is
+// behind its turn. A new revision, or stir, brings it back.
+func (x *taskIndex) rest(id owner.TaskID, revision int64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	ids := make([]owner.TaskID, 0, len(x.opened))
+	if x.opened[id] && x.rows[id].Revision == revision {
+		x.resting[id] = true
+	}
+}
+
+func (x *taskIndex) stir(id owner.TaskID) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	delete(x.resting, id)
+}
+
+// due lists the open tasks that a sweep looks at, sorted.
+func (x *taskIndex) due() []owner.TaskID {
+	return x.listOpen(func(id owner.TaskID) bool { return !x.resting[id] })
+}
+
+// open lists the tasks that may still run or start, sorted.
+func (x *taskIndex) open() []owner.TaskID {
+	return x.listOpen(func(owner.TaskID) bool { return true })
+}
+
+func (x *taskIndex) listOpen(keep func(owner.TaskID) bool) []owner.TaskID {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	var ids []owner.TaskID
 	for id := range x.opened {
-		ids = append(ids, id)
+		if keep(id) {
+			ids = append(ids, id)
+		}
 	}
 	sort.Slice(ids, func(i, j int) bool { return ids[i] < ids[j] })
 	return ids
 }
 
-// all copies the rows that keep wants.
-func (x *taskIndex) all(keep func(*taskRow) bool) []taskRow {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	var out []taskRow
-	for _, r := range x.rows {
-		if keep(&r) {
-			out = append(out, r)
-		}
-	}
-	return out
-}
-
-// taskRows lists the tasks that keep wants and counts those that cannot be
-// read. Where a host serves nothing is read; a verb without a host reads every
-// task once.
-func (c *Core) taskRows(keep func(*taskRow) bool) (rows []taskRow, unreadable int, err error) {
+// taskRows reads every task into its row, and counts those that cannot be read:
+// for a verb while no host serves.
+func (c *Core) taskRows() (rows []taskRow, unreadable int, err error) {
 	ids, err := c.store.List()
 	if err != nil {
 		return nil, 0, err
-	}
-	if h := c.serving; h != nil {
-		for _, id := range ids {
-			if _, known := h.index.get(id); known {
-				continue
-			}
-			h.taskChanged(id)
-			if _, known := h.index.get(id); !known {
-				unreadable++
-			}
-		}
-		return h.index.all(keep), unreadable, nil
 	}
 	for _, id := range ids {
 		t, err := c.store.Get(id)
@@ -127,11 +147,31 @@ func (c *Core) taskRows(keep func(*taskRow) bool) (rows []taskRow, unreadable in
 			unreadable++
 			continue
 		}
-		if r := rowOf(&t); keep(&r) {
-			rows = append(rows, r)
-		}
+		rows = append(rows, rowOf(&t))
 	}
 	return rows, unreadable, nil
+}
+
+// taskCounts is how many tasks are in each phase.
+func (c *Core) taskCounts() (map[string]int, error) {
+	if h := c.serving; h != nil {
+		if err := h.fill(); err != nil {
+			return nil, err
+		}
+		return h.index.counts(), nil
+	}
+	rows, unreadable, err := c.taskRows()
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]int{}
+	for _, r := range rows {
+		out[r.Phase]++
+	}
+	if unreadable > 0 {
+		out["unreadable"] = unreadable
+	}
+	return out, nil
 }
 
 // openTasks lists the tasks that may still run or start.
@@ -139,23 +179,15 @@ func (c *Core) openTasks() ([]owner.TaskID, error) {
 	if h := c.serving; h != nil {
 		return h.index.open(), nil
 	}
-	rows, _, err := c.taskRows((*taskRow).open)
-	ids := make([]owner.TaskID, 0, len(rows))
+	rows, _, err := c.taskRows()
+	ids := []owner.TaskID{}
 	for _, r := range rows {
-		ids = append(ids, r.ID)
+		if r.open() {
+			ids = append(ids, r.ID)
+		}
 	}
 	sort.Slice(ids, func(i, j int) bool { return ids[i] < ids[j] })
 	return ids, err
-}
-
-// newestFirst orders rows as people look for them.
-func newestFirst(rows []taskRow, when func(*taskRow) int64) {
-	sort.Slice(rows, func(i, j int) bool {
-		if a, b := when(&rows[i]), when(&rows[j]); a != b {
-			return a > b
-		}
-		return rows[i].ID < rows[j].ID
-	})
 }
 
 func (r *taskRow) onWire() nip.TaskRow {

@@ -105,15 +105,8 @@ func verbStatus(ctx context.Context, c *Core, _ json.RawMessage, emit func(any) 
 	if err != nil {
 		return err
 	}
-	rows, unreadable, err := c.taskRows(func(*taskRow) bool { return true })
-	if err != nil {
+	if s.Tasks, err = c.taskCounts(); err != nil {
 		return err
-	}
-	for _, r := range rows {
-		s.Tasks[r.Phase]++
-	}
-	if unreadable > 0 {
-		s.Tasks["unreadable"] = unreadable
 	}
 	p, _, err := loadPolicy(c.home)
 	if s.Policy.Enabled = err == nil && p.Enabled; err != nil {

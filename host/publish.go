@@ -164,12 +164,10 @@ func (h *Host) observers() ([]nip.Grant, error) {
 // start, and seals what changed while the host was away. With devices it is for
 // them alone: they were just paired.
 func (h *Host) republish(ctx context.Context, devices []nip.PubKey) error {
-	rows, _, err := h.taskRows(func(r *taskRow) bool { return !r.Archived && nip.ValidID(string(r.ID)) })
-	if err != nil {
+	if err := h.fill(); err != nil {
 		return err
 	}
-	newestFirst(rows, func(r *taskRow) int64 { return r.UpdatedAt })
-	rows = rows[:min(republishedTasks, len(rows))]
+	rows := h.index.newest(republishedTasks, func(r *taskRow) bool { return !r.Archived && nip.ValidID(string(r.ID)) })
 	grants, err := h.observers()
 	if err != nil {
 		return err

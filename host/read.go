@@ -1,8 +1,6 @@
 package host
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"unicode/utf8"
@@ -89,36 +87,30 @@ func (h *Host) readReply(k *call) (nip.Reply, error) {
 // listTasks shows the newest tasks first. The digest binds the cursor to the
 // listing it came from, so that a page is never from two different ones.
 func (h *Host) listTasks(w Workspace, q nip.ListQuery) (nip.TaskListing, nip.Code, error) {
-	rows, _, err := h.taskRows(func(r *taskRow) bool { return r.Path == w.Path && !r.Archived })
-	if err != nil {
-		return nip.TaskListing{}, "", err
-	}
-	newestFirst(rows, func(r *taskRow) int64 { return r.CreatedAt })
-	all := sha256.New()
-	for _, r := range rows {
-		fmt.Fprintf(all, "%s %d\n", r.ID, r.Revision)
-	}
-	l := nip.TaskListing{
-		Workspace: w.Label, SnapshotDigest: nip.Digest("sha256:" + hex.EncodeToString(all.Sum(nil))), Rows: []nip.TaskRow{},
+	l := nip.TaskListing{Workspace: w.Label, Rows: []nip.TaskRow{}}
+	if err := h.fill(); err != nil {
+		return l, "", err
 	}
 	start := 0
 	if c := q.Cursor; c != nil {
 		if c.Workspace != w.Label {
 			return l, nip.Malformed, nil
 		}
-		if c.SnapshotDigest != l.SnapshotDigest || c.Next > len(rows) {
-			return l, nip.Stale, nil
-		}
 		start = c.Next
 	}
-	for _, r := range rows[start:min(start+q.Limit, len(rows))] {
+	rows, total, digest := h.index.page(w.Path, start, q.Limit)
+	l.SnapshotDigest = digest
+	if c := q.Cursor; c != nil && (c.SnapshotDigest != digest || start > total) {
+		return l, nip.Stale, nil
+	}
+	for _, r := range rows {
 		l.Rows = append(l.Rows, r.onWire())
 	}
 	for {
 		l.Next, l.MoreAvailable = nil, false
-		if next := start + len(l.Rows); next < len(rows) {
+		if next := start + len(l.Rows); next < total {
 			l.MoreAvailable = true
-			l.Next = &nip.ListCursor{Workspace: w.Label, SnapshotDigest: l.SnapshotDigest, Next: next}
+			l.Next = &nip.ListCursor{Workspace: w.Label, SnapshotDigest: digest, Next: next}
 		}
 		if fits(nip.Tasks{Tasks: l}) || len(l.Rows) <= 1 {
 			return l, "", nil

@@ -137,20 +137,8 @@ func (h *Host) wakeUp(ctx context.Context) error {
 	if err := h.finishAdmitted(ctx); err != nil {
 		return err
 	}
-	ids, err := h.store.List()
-	if err != nil {
+	if err := h.readAll(ctx); err != nil {
 		return err
-	}
-	for _, id := range ids {
-		t, err := h.settled(ctx, id)
-		if err != nil {
-			if fatal(err) {
-				return err
-			}
-			h.log.Error().Err(err).Str("task", string(id)).Msg("task cannot be read")
-			continue
-		}
-		h.index.note(&t)
 	}
 	var tasks, leased []nip.TaskID
 	if err := h.db.View(func(tx *bbolt.Tx) (err error) {
@@ -260,15 +248,24 @@ func (h *Host) emit(e Event) { h.onEvent(e) }
 // watchTasks turns growth of task logs into publication, evaluation of held
 // messages and starts.
 func (h *Host) watchTasks(ctx context.Context) error {
+	const listAgain = 30 * time.Second
+	var listed time.Time
 	for id := range h.store.Watch(ctx) {
 		if id != "" {
 			h.taskChanged(id)
 			continue
 		}
-		ids, err := h.store.List()
-		if err != nil {
-			h.log.Error().Err(err).Msg("tasks cannot be listed")
-			ids = h.index.open()
+		// Where the kernel's notices do not reach this comes every second. Tasks
+		// are made by this process, so those that it does not know can wait.
+		ids := h.index.open()
+		if now := time.Now(); now.Sub(listed) >= listAgain {
+			listed = now
+			all, err := h.store.List()
+			if err != nil {
+				h.log.Error().Err(err).Msg("tasks cannot be listed")
+			} else {
+				ids = all
+			}
 		}
 		for _, id := range ids {
 			if r, known := h.index.get(id); !known || r.open() {
@@ -286,6 +283,7 @@ func (h *Host) taskChanged(id owner.TaskID) {
 		var refused *owner.Error
 		if !errors.As(err, &refused) {
 			h.log.Error().Err(err).Str("task", string(id)).Msg("task cannot be read")
+			h.index.cannotRead(id)
 		}
 		return
 	}

@@ -25,7 +25,7 @@ const (
 
 // starter is the auto-start policy at work. One goroutine sweeps; others only
 // wake it. A wake for one task looks at that task; every sweepEvery, and after
-// what may concern any task, all open ones are looked at. What it knows of tasks
+// what may concern any task, all open ones are looked at but the inert. What it knows of tasks
 // decides only which it reads from the store: whatever it starts was just read.
 type starter struct {
 	h    *Host
@@ -57,6 +57,7 @@ func (s *starter) wake() {
 
 // note says that a task may have changed, for whichever look comes next.
 func (s *starter) note(id owner.TaskID) {
+	s.h.index.stir(id)
 	s.mu.Lock()
 	s.changed[id] = true
 	s.mu.Unlock()
@@ -95,7 +96,7 @@ func (s *starter) run(ctx context.Context) error {
 		var err error
 		switch {
 		case all:
-			err = s.sweep(ctx)
+			err = s.sweep(ctx, changed...)
 		case len(changed) > 0:
 			err = s.pass(ctx, changed, false)
 		}
@@ -111,10 +112,11 @@ func (s *starter) run(ctx context.Context) error {
 	}
 }
 
-// sweep settles dead runs and starts what the policy admits, oldest first.
-func (s *starter) sweep(ctx context.Context) error {
+// sweep settles dead runs and starts what the policy admits, oldest first. Of
+// the tasks that rest it looks at those that changed.
+func (s *starter) sweep(ctx context.Context, changed ...owner.TaskID) error {
 	s.seen = map[owner.TaskID]seenTask{}
-	return s.pass(ctx, s.h.index.open(), true)
+	return s.pass(ctx, append(s.h.index.due(), changed...), true)
 }
 
 // read looks at a task in the store and remembers how it stands.
@@ -240,8 +242,14 @@ func (s *starter) launching(id owner.TaskID) bool {
 func (s *starter) start(ctx context.Context, t *owner.Task, p *Policy, digest nip.Digest, active int) (bool, error) {
 	h := s.h
 	origins, code, err := h.originStanding(t)
-	if err != nil || len(origins) == 0 {
+	if err != nil {
 		return false, err
+	}
+	if len(origins) == 0 {
+		// Inert, and there may be very many: whoever puts a word behind it has it looked at again.
+		delete(s.seen, t.ID)
+		h.index.rest(t.ID, t.Revision)
+		return false, nil
 	}
 	if code != "" {
 		return false, h.notStarted(ctx, t, lostStanding(code))
