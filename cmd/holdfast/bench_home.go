@@ -65,7 +65,19 @@ type benchHost struct {
 
 // newHost makes a new home and serves it. away puts the relay outside the host,
 // so that it goes on while the host does not.
-func (b *bench) newHost(ctx context.Context, away bool) (_ *benchHost, err error) {
+func (b *bench) newHost(ctx context.Context, away bool) (*benchHost, error) {
+	h, err := b.newHome(away)
+	if err != nil {
+		return h, err
+	}
+	if err := h.start(ctx); err != nil {
+		return h, errors.Join(err, h.close())
+	}
+	return h, nil
+}
+
+// newHome makes a home with a workspace.
+func (b *bench) newHome(away bool) (_ *benchHost, err error) {
 	b.homes++
 	dir := filepath.Join(b.dir, fmt.Sprint(b.homes))
 	h := &benchHost{clock: &benchClock{}, dir: dir, home: filepath.Join(dir, "home")}
@@ -96,7 +108,7 @@ func (b *bench) newHost(ctx context.Context, away bool) (_ *benchHost, err error
 			return h, err
 		}
 	}
-	return h, h.start(ctx)
+	return h, nil
 }
 
 // openAway serves a relay beside the host, as relay serve does.

@@ -16,7 +16,7 @@ import (
 func TestBench(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	names := []string{"command-latency", "decide-commit-1000-vs-1000000", "start-up"}
+	names := []string{"command-latency", "decide-commit-1000-vs-1000000", "append-10000", "start-up"}
 	var out, progress bytes.Buffer
 	args := append([]string{"bench", "--quick", "--json", "--dir", dir, "--home", filepath.Join(dir, "home")}, names...)
 	if exit := run(args, nil, &out, &progress); exit != exitOK {
