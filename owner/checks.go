@@ -10,17 +10,13 @@ import (
 	"holdfast/sandbox"
 )
 
-// RunChecks owns one attempt at the checks of a finished turn in this process: owner.lock, `check_intent` durable, each
+// runChecks owns one attempt at the checks of a finished turn in this process: owner.lock, `check_intent` durable, each
 // suite in a sandbox of its own that may read the candidate and nothing else of the user's, `checked` durable. A suite
 // has no effect that could happen twice, so it is not recorded before it runs: a checker that dies leaves `running`,
 // which Settle turns into unavailable, and its sandbox dies with it.
 //
 // *Error where no attempt can begin; then nothing was written. A report is always recorded once one has begun, the end
 // of ctx included.
-func RunChecks(ctx context.Context, s *Store, id TaskID) (Task, error) {
-	return runChecks(ctx, s, id, realParts())
-}
-
 func runChecks(ctx context.Context, s *Store, id TaskID, p parts) (Task, error) {
 	own, err := s.Own(ctx, id, ownerWait)
 	if err != nil {

@@ -36,7 +36,7 @@ func (l *Launched) Busy() bool { return l.busy }
 // Launch re-executes this binary as the owner of one turn: in a session of its own, so that neither a closed terminal
 // nor the end of this process reaches it; with a cleared environment, standard input null, and no other descriptor of
 // this process. grant is the digest of a blob, or "" to
-// run the checks of the turn that ended (RunChecks). The owner outlives its caller; who lives, owner.lock says, not the pid.
+// run the checks of the turn that ended. The owner outlives its caller; who lives, owner.lock says, not the pid.
 func Launch(s *Store, id TaskID, grant Digest) (*Launched, error) {
 	exe, err := selfExecutable()
 	if err != nil {
