@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -207,6 +208,15 @@ func TestEveryVerbIsJournalled(t *testing.T) {
 			r.checkable(t, task)
 			return r.operate("task.check", TaskArgs{Task: owner.TaskID(task)})
 		}}},
+		"task.integrate": {{do: func(_ *testing.T, r *rig, _ device, task nip.TaskID) error {
+			// Of a queued task: the refusal is recorded. One that is carried out is a test of the command line's.
+			err := r.operate("task.integrate", TaskArgs{Task: owner.TaskID(task), Branch: "made"})
+			if refusedAs(err, "invalid_transition") {
+				return nil
+			}
+			return fmt.Errorf("not refused: %w", err)
+		}}},
+		"gc": {{do: func(_ *testing.T, r *rig, _ device, _ nip.TaskID) error { return r.operate("gc", GCArgs{}) }}},
 		"task.start": {{do: func(_ *testing.T, r *rig, _ device, task nip.TaskID) error {
 			return r.operate("task.start", TaskArgs{Grant: r.executionGrant(task)})
 		}}},

@@ -133,7 +133,7 @@ func (s *Store) fillTask(id TaskID, f Filling, waiting bool, at int64, shards *[
 		if err != nil {
 			return err
 		}
-		_, receipt, err := st.command(c, request, at)
+		_, receipt, err := receiptOf(st.task, st.sequence, c, request, at)
 		if err != nil {
 			return err
 		}
