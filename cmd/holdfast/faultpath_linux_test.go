@@ -75,6 +75,7 @@ func (s pathStory) teller() faulttest.Story {
 		id := s.life(f)
 		f.shut() // where a disk died last of all, it says so
 		f.must(disk.Revive())
+		f.receipts()
 		calls, _ := disk.End()
 		f.must(f.open())
 		f.must(f.resend())
@@ -203,9 +204,9 @@ func (f *faultPath) pruneLife() nip.TaskID {
 	f.begin(id, "one")
 	f.finish(id, owner.Result{})
 	f.decided() // what is decided three days later stays for two
+	f.pruned = true
 	f.clock.forward(3 * 24 * time.Hour)
 	f.try("prune", func(ctx context.Context) error { return f.parts.host.Tidy(ctx) })
-	f.pruned = true
 	return id
 }
 

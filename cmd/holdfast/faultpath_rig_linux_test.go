@@ -48,8 +48,12 @@ type faultPath struct {
 	devices map[string]*client.Device
 
 	minted  []*faultCommand
+	created []nip.TaskID
 	revoked map[string]bool // devices
-	pruned  bool            // the journal
+	pruned  bool            // the journal, or it is about to be
+
+	// standing is what is known for sure: paired devices, and revoked ones.
+	standing map[nip.PubKey]bool
 }
 
 // faultCommand is a command, who gave it under which name, and what was signed
@@ -61,7 +65,7 @@ type faultCommand struct {
 }
 
 func newFaultPath(t *testing.T, disk *diskfault.Disk, dir, listen string) *faultPath {
-	f := &faultPath{t: t, disk: disk, dir: dir, clock: &benchClock{}, alive: context.Background(), devices: map[string]*client.Device{}, revoked: map[string]bool{}}
+	f := &faultPath{t: t, disk: disk, dir: dir, clock: &benchClock{}, alive: context.Background(), devices: map[string]*client.Device{}, revoked: map[string]bool{}, standing: map[nip.PubKey]bool{}}
 	f.g = &globals{home: filepath.Join(dir, "home"), log: zerolog.Nop(), now: f.clock.now}
 	f.o.listen = listen
 	return f
@@ -143,6 +147,7 @@ func (f *faultPath) restart() {
 	for try := 0; ; try++ {
 		f.shut()
 		f.must(f.disk.Revive())
+		f.receipts()
 		err := f.open()
 		if err == nil {
 			err = f.resend()
@@ -154,6 +159,62 @@ func (f *faultPath) restart() {
 			f.t.Fatalf("restart: %v (failed: %q)", err, call)
 		}
 	}
+}
+
+// receipts looks into what a failure left before anything is sent again: relays
+// and outboxes would bring most of what a host had lost. What was answered is in
+// the journal, a device that was paired is one, and one that was revoked is none.
+func (f *faultPath) receipts() {
+	f.t.Helper()
+	if call, _ := f.disk.Struck(); call == "" {
+		return
+	}
+	core, err := host.OpenCore(f.g.home, f.g.coreOptions())
+	if err != nil {
+		f.t.Fatalf("after the failure: %v", err)
+	}
+	defer func() { f.must(core.Close()) }()
+	entries := map[string]bool{}
+	list, err := operated[entryList](core, "journal.list")
+	f.must(err)
+	for _, e := range list.Entries {
+		entries[e.Command] = true
+	}
+	for _, m := range f.minted {
+		if m.told != nil && !f.pruned && !entries[string(m.command.ID)] {
+			f.t.Errorf("%s %q was answered %q, and is in no journal", m.command.Action, m.name, *m.told)
+		}
+	}
+	for _, id := range f.created {
+		if !f.pruned && !entries[string(id)] {
+			f.t.Errorf("the create of %s was answered, and is in no journal", id)
+		}
+	}
+	devices, err := operated[struct{ Devices []host.DeviceRow }](core, "devices.list")
+	f.must(err)
+	active := map[nip.PubKey]bool{}
+	for _, d := range devices.Devices {
+		active[d.Device] = d.State == "active"
+	}
+	for key, want := range f.standing {
+		if active[key] != want {
+			f.t.Errorf("device %s: active %v", key, active[key])
+		}
+	}
+}
+
+type entryList struct{ Entries []host.EntryView }
+
+// operated runs a verb on a core, as its socket does.
+func operated[T any](core *host.Core, verb string) (out T, err error) {
+	err = core.Operate(context.Background(), verb, nil, func(v any) error {
+		raw, err := json.Marshal(v)
+		if err != nil {
+			return err
+		}
+		return json.Unmarshal(raw, &out)
+	})
+	return out, err
 }
 
 // resend is the outboxes' own way.
@@ -265,6 +326,7 @@ func (f *faultPath) create(by, prompt string) (id nip.TaskID) {
 		id, err = f.devices[by].Create(ctx, nip.TaskCreate{Title: "of " + prompt, Prompt: prompt, Workspace: benchLabel})
 		return err
 	})
+	f.created = append(f.created, id)
 	return id
 }
 
@@ -384,32 +446,24 @@ func (f *faultPath) pair(name string) {
 		_, err = f.devices[name].Pair(ctx, code)
 		return err
 	})
+	f.standing[f.devices[name].PubKey()] = true
 }
 
 func (f *faultPath) revoke(name string) {
 	f.t.Helper()
+	key := f.devices[name].PubKey()
+	delete(f.standing, key)
 	f.try("revoke "+name, func(ctx context.Context) error {
-		_, err := f.parts.core.Revoke(ctx, f.devices[name].PubKey(), false)
+		_, err := f.parts.core.Revoke(ctx, key, false)
 		return err
 	})
-	f.revoked[name] = true
-}
-
-// operate runs a verb in the host, as its socket does.
-func (f *faultPath) operate(verb string, out any) error {
-	return f.parts.core.Operate(context.Background(), verb, nil, func(v any) error {
-		raw, err := json.Marshal(v)
-		if err != nil || out == nil {
-			return err
-		}
-		return json.Unmarshal(raw, out)
-	})
+	f.standing[key], f.revoked[name] = false, true
 }
 
 func (f *faultPath) entries() []host.EntryView {
 	f.t.Helper()
-	var list struct{ Entries []host.EntryView }
-	f.must(f.operate("journal.list", &list))
+	list, err := operated[entryList](f.parts.core, "journal.list")
+	f.must(err)
 	return list.Entries
 }
 
@@ -420,8 +474,8 @@ func (f *faultPath) decided() {
 		poll := time.NewTicker(2 * time.Millisecond)
 		defer poll.Stop()
 		for {
-			var list struct{ Entries []host.EntryView }
-			if err := f.operate("journal.list", &list); err != nil {
+			list, err := operated[entryList](f.parts.core, "journal.list")
+			if err != nil {
 				return err
 			}
 			if !slices.ContainsFunc(list.Entries, func(e host.EntryView) bool { return e.State != "done" }) {
@@ -439,14 +493,15 @@ func (f *faultPath) decided() {
 // checked is the operator's two checks.
 func (f *faultPath) checked() {
 	f.t.Helper()
-	f.must(f.operate("journal.check", nil))
-	var all struct {
+	_, err := operated[struct{}](f.parts.core, "journal.check")
+	f.must(err)
+	all, err := operated[struct {
 		Stores []struct {
 			Path, Detail string
 			OK           bool
 		}
-	}
-	f.must(f.operate("check", &all))
+	}](f.parts.core, "check")
+	f.must(err)
 	for _, s := range all.Stores {
 		if !s.OK {
 			f.t.Errorf("check: %s: %s", s.Path, s.Detail)
