@@ -419,6 +419,9 @@ func verbCheck(_ context.Context, c *Core, _ json.RawMessage, emit func(any) err
 	if err := c.store.Check(report); err != nil {
 		rows = append(rows, row{"tasks", false, err.Error()})
 	}
+	if err := c.checkUploads(report); err != nil {
+		rows = append(rows, row{uploadFolder, false, err.Error()})
+	}
 	if _, _, err := loadPolicy(c.home); err != nil {
 		rows = append(rows, row{"policy.json", false, err.Error()})
 	}

@@ -15,6 +15,7 @@ import (
 
 	"holdfast/host"
 	"holdfast/host/client"
+	"holdfast/internal/atomicfile"
 	"holdfast/nip"
 	"holdfast/owner"
 	"holdfast/sandbox"
@@ -83,10 +84,9 @@ func (r *crashRig) policy(on bool) {
 	r.must(json.Unmarshal(raw, &p))
 	p.Enabled, p.MaxRunning = on, 3
 	p.Rules[0].Arguments = append(p.Rules[0].Arguments, r.marker)
-	raw, err = json.Marshal(p)
+	raw, err = host.EncodePolicy(p)
 	r.must(err)
-	_, err = host.SavePolicy(r.home, raw)
-	r.must(err)
+	r.must(atomicfile.Write(filepath.Join(r.home, "policy.json"), append(raw, '\n')))
 }
 
 // launch starts a host and does not wait for it.
