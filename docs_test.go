@@ -141,7 +141,7 @@ func TestLinks(t *testing.T) {
 }
 
 // groups are the verbs that have verbs of their own.
-var groups = map[string]bool{"device": true, "devices": true, "journal": true, "policy": true, "relay": true, "secret": true, "task": true, "workspace": true}
+var groups = map[string]bool{"device": true, "devices": true, "invitations": true, "journal": true, "policy": true, "relay": true, "secret": true, "task": true, "workspace": true}
 
 // TestCommandWords: a `holdfast VERB` of a page is a verb of the command line:
 // a Use of a cobra command, or the first words of a helper that makes one.

@@ -3,8 +3,10 @@ package host
 import (
 	"bytes"
 	"crypto/rand"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"go.etcd.io/bbolt"
@@ -370,5 +372,52 @@ func TestUnsafeUploads(t *testing.T) {
 	left, err := os.ReadDir(r.repo)
 	if err != nil || len(left) != 1 {
 		t.Fatal(left, err)
+	}
+}
+
+// check reads what was uploaded: a changed picture is damage, one that is gone
+// or begun is not.
+func TestCheckReadsUploads(t *testing.T) {
+	r := newRig(t)
+	d := r.pair(nip.PairingRights())
+	check := func() (out string) {
+		t.Helper()
+		if err := r.c.checkUploads(func(path string, ok bool, detail string) { out += fmt.Sprintf("%s %v %s\n", path, ok, detail) }); err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	if got := check(); got != "" {
+		t.Errorf("of none it says %q", got)
+	}
+	whole := bytes.Repeat([]byte("p"), 5000)
+	r.bring(d, whole)
+	half := bytes.Repeat([]byte("h"), 5000)
+	r.put(d, nip.ArtifactPut{Digest: nip.DigestOf(half), MediaType: "image/png", Size: 5000, Data: half[:100]})
+	if got := check(); got != "uploads true 1 pictures hold, 1 are begun\n" {
+		t.Errorf("it says %q", got)
+	}
+	u := uploadRow{Device: d.pub(), Digest: nip.DigestOf(whole)}
+	path := filepath.Join(r.home, uploadFolder, u.file())
+	changed := bytes.Clone(whole)
+	changed[4000] ^= 1
+	if err := os.WriteFile(path, changed, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := check(); !strings.Contains(got, u.file()+" false its bytes") {
+		t.Errorf("of a changed one it says %q", got)
+	}
+	found := false
+	for _, doc := range r.docs("check", nil) {
+		found = found || strings.Contains(fmt.Sprint(doc), u.file())
+	}
+	if !found {
+		t.Error("the verb check does not name it")
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if got := check(); got != "uploads true 0 pictures hold, 1 are begun\n" {
+		t.Errorf("of one that is gone it says %q", got)
 	}
 }

@@ -129,6 +129,15 @@ func TestEveryVerbIsJournalled(t *testing.T) {
 		"status": {{none: reads}}, "devices.list": {{none: reads}}, "workspace.list": {{none: reads}}, "check": {{none: reads}},
 		"journal.list": {{none: reads}}, "journal.show": {{none: reads}}, "journal.tail": {{none: reads}},
 		"journal.check": {{none: reads}}, "journal.dump": {{none: reads}},
+		"invitations.list": {{none: reads}}, "backup": {{none: "it copies, and changes nothing"}},
+		"invitations.cancel": {{kind: "invite.cancel", do: func(_ *testing.T, r *rig, _ device, _ nip.TaskID) error {
+			inv := r.invite(nip.StandardRights())
+			return r.operate("invitations.cancel", InvitationArgs{Invitation: inv.ID})
+		}}},
+		"journal.resync": {{do: func(_ *testing.T, r *rig, _ device, _ nip.TaskID) error {
+			r.clock.add(-60)
+			return r.operate("journal.resync", nil)
+		}}},
 		"task.executed": {{none: "it ends the entry of task.execute"}},
 		"invite": {{kind: "invite.create", do: func(_ *testing.T, r *rig, _ device, _ nip.TaskID) error {
 			return r.operate("invite", InviteArgs{Rights: nip.StandardRights(), Days: 1, Relay: paperRelay})

@@ -24,38 +24,40 @@ import (
 type verb func(ctx context.Context, c *Core, args json.RawMessage, emit func(any) error) error
 
 var verbs = map[string]verb{
-	"status":           verbStatus,
-	"invite":           verbInvite,
-	"enroll":           verbEnroll,
-	"devices.list":     verbDevices,
-	"devices.revoke":   verbRevoke,
-	"workspace.list":   verbWorkspaces,
-	"workspace.add":    verbWorkspaceAdd,
-	"workspace.remove": verbWorkspaceRemove,
-	"policy.set":       verbPolicySet,
-	"policy.off":       verbPolicyOff,
-	"task.new":         verbTaskNew,
-	"task.stop":        verbTaskStop,
-	"task.apply":       verbTaskApply,
-	"task.integrate":   verbTaskIntegrate,
-	"task.start":       verbTaskStart,
-	"task.archive":     verbTaskArchive,
-	"task.restore":     verbTaskRestore,
-	"task.recover":     verbTaskRecover,
-	"task.check":       verbTaskCheck,
-	"task.execute":     verbTaskExecute,
-	"task.executed":    verbTaskExecuted,
-	"secret.set":       verbSecretSet,
-	"secret.remove":    verbSecretRemove,
-	"journal.list":     verbJournalList,
-	"journal.show":     verbJournalShow,
-	"journal.tail":     verbJournalTail,
-	"journal.check":    verbJournalCheck,
-	"journal.dump":     verbJournalDump,
-	"journal.resync":   verbJournalResync,
-	"check":            verbCheck,
-	"gc":               verbGC,
-	"backup":           verbBackup,
+	"status":             verbStatus,
+	"invite":             verbInvite,
+	"enroll":             verbEnroll,
+	"invitations.list":   verbInvitations,
+	"invitations.cancel": verbInvitationCancel,
+	"devices.list":       verbDevices,
+	"devices.revoke":     verbRevoke,
+	"workspace.list":     verbWorkspaces,
+	"workspace.add":      verbWorkspaceAdd,
+	"workspace.remove":   verbWorkspaceRemove,
+	"policy.set":         verbPolicySet,
+	"policy.off":         verbPolicyOff,
+	"task.new":           verbTaskNew,
+	"task.stop":          verbTaskStop,
+	"task.apply":         verbTaskApply,
+	"task.integrate":     verbTaskIntegrate,
+	"task.start":         verbTaskStart,
+	"task.archive":       verbTaskArchive,
+	"task.restore":       verbTaskRestore,
+	"task.recover":       verbTaskRecover,
+	"task.check":         verbTaskCheck,
+	"task.execute":       verbTaskExecute,
+	"task.executed":      verbTaskExecuted,
+	"secret.set":         verbSecretSet,
+	"secret.remove":      verbSecretRemove,
+	"journal.list":       verbJournalList,
+	"journal.show":       verbJournalShow,
+	"journal.tail":       verbJournalTail,
+	"journal.check":      verbJournalCheck,
+	"journal.dump":       verbJournalDump,
+	"journal.resync":     verbJournalResync,
+	"check":              verbCheck,
+	"gc":                 verbGC,
+	"backup":             verbBackup,
 }
 
 // Operate runs one verb on this Core. ErrUsage for unknown verbs and words.
@@ -415,6 +417,9 @@ func verbCheck(_ context.Context, c *Core, _ json.RawMessage, emit func(any) err
 	report := func(path string, ok bool, detail string) { rows = append(rows, row{path, ok, detail}) }
 	if err := c.store.Check(report); err != nil {
 		rows = append(rows, row{"tasks", false, err.Error()})
+	}
+	if err := c.checkUploads(report); err != nil {
+		rows = append(rows, row{uploadFolder, false, err.Error()})
 	}
 	if _, _, err := loadPolicy(c.home); err != nil {
 		rows = append(rows, row{"policy.json", false, err.Error()})

@@ -207,17 +207,6 @@ func loadPolicy(home string) (Policy, nip.Digest, error) {
 	return p, nip.DigestOf(raw), nil
 }
 
-// SavePolicy checks and keeps a policy whole.
-func SavePolicy(home string, raw []byte) (Policy, error) {
-	settings.Lock()
-	defer settings.Unlock()
-	p, err := checkedPolicy(home, raw)
-	if err != nil {
-		return p, err
-	}
-	return p, writePolicy(home, p)
-}
-
 // checkedPolicy is the policy as it would be kept.
 func checkedPolicy(home string, raw []byte) (Policy, error) {
 	ws, err := loadWorkspaces(home)

@@ -15,6 +15,7 @@ import (
 
 	"holdfast/host"
 	"holdfast/host/client"
+	"holdfast/internal/atomicfile"
 	"holdfast/nip"
 	"holdfast/owner"
 	"holdfast/sandbox"
@@ -85,10 +86,9 @@ func (r *crashRig) policy(on bool) {
 	p.Rules[0].Arguments = append(p.Rules[0].Arguments, r.marker)
 	script := &p.Rules[0].Arguments[1]
 	*script = strings.Replace(*script, "case \"$prompt\" in\n", "case \"$prompt\" in\n"+heldScript, 1)
-	raw, err = json.Marshal(p)
+	raw, err = host.EncodePolicy(p)
 	r.must(err)
-	_, err = host.SavePolicy(r.home, raw)
-	r.must(err)
+	r.must(atomicfile.Write(filepath.Join(r.home, "policy.json"), append(raw, '\n')))
 }
 
 // heldPrompt keeps its turn running until release says otherwise.

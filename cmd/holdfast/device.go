@@ -51,7 +51,7 @@ func deviceCommand(g *globals) *cobra.Command {
 		v.commandVerb(nip.Interrupt, "interrupt TASK [REASON]", "Stop the running turn"),
 		v.heldVerb(), v.tasksVerb(), v.readVerb(), v.originalVerb(), v.watchVerb(),
 		v.callVerb(), v.outboxVerb(), v.commandsVerb(), v.hostsVerb(),
-		v.inviteVerb(), v.enrollmentsVerb(), v.approveVerb(), v.denyVerb(), v.acceptVerb(),
+		v.inviteVerb(), v.cancelInviteVerb(), v.enrollmentsVerb(), v.approveVerb(), v.denyVerb(), v.acceptVerb(),
 		v.simpleVerb("devices", "List the devices of the host", 0, func([]string) (nip.Operation, error) { return nip.DeviceList{}, nil }),
 		v.simpleVerb("workspaces", "List the workspace labels of the host", 0, func([]string) (nip.Operation, error) { return nip.WorkspaceList{}, nil }),
 		v.simpleVerb("revoke KEY", "Revoke a device", 1, func(args []string) (nip.Operation, error) {

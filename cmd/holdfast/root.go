@@ -61,7 +61,7 @@ func rootCommand(g *globals) *cobra.Command {
 	root.PersistentFlags().BoolVar(&g.json, "json", false, "print JSON for scripts")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage("%s", err) })
 	for _, c := range []*cobra.Command{
-		upCommand(g), serveCommand(g), initCommand(g), statusCommand(g), doctorCommand(g), inviteCommand(g), enrollCommand(g),
+		upCommand(g), serveCommand(g), initCommand(g), statusCommand(g), doctorCommand(g), inviteCommand(g), invitationsCommand(g), enrollCommand(g),
 		devicesCommand(g), workspaceCommand(g), policyCommand(g), taskCommand(g), secretCommand(g),
 		journalCommand(g), checkCommand(g), backupCommand(g), restoreBackupCommand(g), gcCommand(g), relayCommand(g), deviceCommand(g),
 		tourCommand(g), benchCommand(g), versionCommand(g),
