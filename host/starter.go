@@ -38,13 +38,16 @@ type starter struct {
 	changed map[owner.TaskID]bool            // tasks to look at
 	all     bool                             // look at every open one
 
-	// seen is the sweeping goroutine's own: the open tasks as it read them last.
-	seen map[owner.TaskID]seenTask
+	// seen is the sweeping goroutine's own: the open tasks as it read them last;
+	// before is what it was ahead of the sweep that is under way.
+	seen, before map[owner.TaskID]seenTask
 }
 
 type seenTask struct {
-	status    owner.Status
-	updatedAt int64
+	status owner.Status
+	turn   int64 // the revision at which it was asked for
+	asked  int64 // Unix seconds: its place among those that wait
+	byHand bool  // it runs by a grant of the person's own, and has none of the policy's places
 }
 
 // wake asks for every open task to be looked at.
@@ -112,10 +115,12 @@ func (s *starter) run(ctx context.Context) error {
 	}
 }
 
-// sweep settles dead runs and starts what the policy admits, oldest first. Of
-// the tasks that rest it looks at those that changed.
+// sweep settles dead runs and starts what the policy admits, in the order in
+// which the turns were asked for: a task whose turn has ended is behind every
+// other that waits already. Of the tasks that rest it looks at those that changed.
 func (s *starter) sweep(ctx context.Context, changed ...owner.TaskID) error {
-	s.seen = map[owner.TaskID]seenTask{}
+	s.before, s.seen = s.seen, map[owner.TaskID]seenTask{}
+	defer func() { s.before = nil }()
 	return s.pass(ctx, append(s.h.index.due(), changed...), true)
 }
 
@@ -140,9 +145,38 @@ func (s *starter) read(ctx context.Context, id owner.TaskID) (*owner.Task, error
 	if !occupies(t.Status) && t.Status != owner.Queued {
 		delete(s.seen, id)
 	} else {
-		s.seen[id] = seenTask{t.Status, t.UpdatedAt}
+		s.seen[id] = seenTask{t.Status, t.TurnStart(), s.asked(&t), occupies(t.Status) && s.h.byHand(&t)}
 	}
 	return &t, nil
+}
+
+// asked is when the task's turn was asked for, which is its place in the order.
+// New words for a turn that waits do not put it behind the others; what a later
+// turn lost of that by a restart of the host is its last change.
+func (s *starter) asked(t *owner.Task) int64 {
+	if t.TurnStart() == 1 {
+		return t.CreatedAt
+	}
+	for _, known := range []map[owner.TaskID]seenTask{s.seen, s.before} {
+		if k, ok := known[t.ID]; ok && k.turn == t.TurnStart() {
+			return k.asked
+		}
+	}
+	return t.UpdatedAt
+}
+
+// byHand reports whether the task's turn runs by an execution grant that no
+// policy made.
+func (h *Host) byHand(t *owner.Task) bool {
+	if t.Run == nil {
+		return false
+	}
+	raw, err := h.store.GetBlob(t.Run.Admission.GrantDigest, owner.MaxCommand)
+	if err != nil {
+		return false
+	}
+	g, err := owner.ParseGrant(raw)
+	return err == nil && g.PolicyDigest == ""
 }
 
 // occupies reports whether a turn of that status has one of the places.
@@ -177,10 +211,11 @@ func (s *starter) pass(ctx context.Context, ids []owner.TaskID, all bool) error 
 	var queued []waiting
 	active := 0
 	for id, t := range s.seen {
-		if occupies(t.status) {
+		switch {
+		case !occupies(t.status):
+			queued = append(queued, waiting{id, t.asked})
+		case !t.byHand:
 			active++
-		} else {
-			queued = append(queued, waiting{id, t.updatedAt})
 		}
 	}
 	sort.Slice(queued, func(i, j int) bool {
@@ -199,7 +234,7 @@ func (s *starter) pass(ctx context.Context, ids []owner.TaskID, all bool) error 
 				return err
 			}
 			if t == nil || t.Status != owner.Queued {
-				if t != nil && occupies(t.Status) {
+				if t != nil && occupies(t.Status) && !s.seen[t.ID].byHand {
 					active++
 				}
 				continue
