@@ -2,10 +2,11 @@
 //
 // A Task is what was asked for and what became of it; a turn is one run of it.
 // The truth about a task is its log: an append-only file of exact command
-// bytes with their receipts, and of owner events. A Task is never stored, it
-// is derived by replaying the log through NextCommand and NextEvent, which are
-// pure. A reader that starts from nothing verifies the chain of the whole
-// history, and replays it from the task's checkpoint on where that fits.
+// bytes with their receipts, and of owner events. A Task is derived by
+// replaying the log through NextCommand and NextEvent, which are pure; what is
+// kept of one, the checkpoint of a long log, is a hint. A reader that starts
+// from nothing verifies the chain of the whole history, and replays it from the
+// checkpoint on where that fits.
 //
 // In come exact task commands (Apply, called by the evaluator of device
 // commands and by the command line) and owner events (Append, called by the
@@ -23,6 +24,9 @@
 // last frame is what a crash leaves of a write that was never acknowledged:
 // readers pass over it and the next writer cuts it off under the task's lock.
 // Everything else that is not as written is ErrCorrupt, and is not repaired.
+//
+// A store of an older version is read as it is, and the first write makes it one
+// of this version, once (upgrade). A newer one is refused whole.
 //
 // Not here: who may send a command, what a workspace label means, and what is
 // published. Nothing is pruned, and no other user of the machine is trusted.

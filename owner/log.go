@@ -52,14 +52,16 @@ func (s *Store) openLog(d *saferead.Dir, flag int) (atomicfile.File, error) {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return f, classify(err)
 	}
-	// A folder without a log is a submit that never committed; one with a
-	// transcript in it has lost its log.
+	// A folder without a log is a submit that never committed; one that has
+	// what only a committed task gets has lost its log.
 	names, nerr := d.Names()
 	if nerr != nil {
 		return nil, nerr
 	}
-	if slices.Contains(names, TraceName(1)) {
-		return nil, corrupt("%s is missing", filepath.Join(d.Path(), logName))
+	for _, name := range names {
+		if name == checkpointName || name == TraceName(1) {
+			return nil, corrupt("%s is missing; put it back from a copy of this home", filepath.Join(d.Path(), logName))
+		}
 	}
 	return nil, refuse("not_found", "there is no such task")
 }
