@@ -48,7 +48,7 @@ func TestGC(t *testing.T) {
 	if len(dry.Removed) != 2 || dry.Removed[0].Kind != "blob" || dry.Removed[1].Path != temp || dry.Freed == 0 || !dry.DryRun {
 		t.Fatalf("%+v", dry)
 	}
-	if len(dry.Kept) != 1 || dry.Kept[0].Why != "no task of this home has it" {
+	if len(dry.Kept) != 1 || dry.Kept[0].Why != "no task that can be read has it" {
 		t.Errorf("%+v", dry.Kept)
 	}
 	if _, err := os.Stat(path); err != nil {

@@ -59,6 +59,8 @@ func (c *Core) resumeIntegration(ctx context.Context, a act) (actEnd, error) {
 		return actEnd{revision: t.Revision}, nil
 	case refusedAs(err, "not_found"):
 		return nothingDone, nil
+	case refusedAs(err, "store_busy"):
+		return actEnd{}, err // told when nobody owns the task any more
 	case errors.As(err, &refused):
 		// A turn that has run since, or a repository that is not where it was: the branch cannot be told from another.
 		return actEnd{outcome: commands.OutcomeUnknown, revision: t.Revision}, nil

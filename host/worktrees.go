@@ -61,7 +61,7 @@ func (c *Core) letWorktreesGo(ctx context.Context, dry bool, report func(owner.W
 		return err
 	}
 	for _, name := range strangers {
-		report(owner.Worked{Path: name, Kept: "no task of this home has it"}, nil)
+		report(owner.Worked{Path: name, Kept: "no task that can be read has it"}, nil)
 	}
 	days, said := p.keepWorktrees()
 	before := c.now() - int64(days)*24*3600

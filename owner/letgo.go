@@ -235,7 +235,7 @@ func (s *Store) dropSnapshotCache(id TaskID) {
 	_ = d.Remove(snapshotCache)
 }
 
-// Worktrees lists the tasks that have a folder among the worktrees, and the folders of no task.
+// Worktrees lists the tasks that have a folder among the worktrees, and the folders of no task that can be read.
 func (s *Store) Worktrees() (ids []TaskID, strangers []string, err error) {
 	entries, err := os.ReadDir(filepath.Join(s.home, "worktrees"))
 	if err != nil {
@@ -247,14 +247,11 @@ func (s *Store) Worktrees() (ids []TaskID, strangers []string, err error) {
 			continue
 		}
 		id, err := s.nameOf(e.Name())
-		switch {
-		case refused(err) || errors.Is(err, fs.ErrNotExist):
-			strangers = append(strangers, e.Name())
-		case err != nil:
-			return nil, nil, err
-		default:
-			ids = append(ids, id)
+		if err != nil {
+			strangers = append(strangers, e.Name()) // a log that is damaged stops its own task alone
+			continue
 		}
+		ids = append(ids, id)
 	}
 	return ids, strangers, nil
 }
