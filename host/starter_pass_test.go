@@ -104,7 +104,7 @@ func TestSweepTellsOfTheEnd(t *testing.T) {
 	}
 	marked, _, _ := r.h.publisher.take()
 	for _, m := range marked {
-		if err := r.h.publisher.one(t.Context(), m); err != nil {
+		if err := r.h.publisher.react(t.Context(), m); err != nil {
 			t.Fatal(err)
 		}
 	}
