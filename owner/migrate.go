@@ -70,18 +70,23 @@ func readMarker(root *saferead.Dir) (int, error) {
 	return markerIn(tasks)
 }
 
+// markerIn reads the marker, which another process may be replacing just now:
+// then what was opened has no name any more.
 func markerIn(tasks *saferead.Dir) (int, error) {
-	b, err := tasks.Read(markerName, 64<<10)
-	if errors.Is(err, fs.ErrNotExist) {
-		return 0, nil
+	for try := 0; ; try++ {
+		b, err := tasks.Read(markerName, 64<<10)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return 0, nil
+		case errors.Is(err, saferead.ErrTooLarge):
+			return 0, corrupt("tasks/%s is too large", markerName)
+		case errors.Is(err, saferead.ErrUnsafe) && try < 200:
+		case err != nil:
+			return 0, err
+		default:
+			return parseMarker(b)
+		}
 	}
-	if errors.Is(err, saferead.ErrTooLarge) {
-		return 0, corrupt("tasks/%s is too large", markerName)
-	}
-	if err != nil {
-		return 0, err
-	}
-	return parseMarker(b)
 }
 
 // upgrade makes a store of version 1 one of version 2, before the first
@@ -107,21 +112,13 @@ func (s *Store) upgrade() error {
 	return nil
 }
 
-// markerNow reads the marker of an open store; it may be replaced meanwhile.
+// markerNow reads the marker of an open store.
 func (s *Store) markerNow() (int, error) {
-	for try := 0; ; try++ {
-		have, err := markerIn(s.tasks)
-		switch {
-		case errors.Is(err, saferead.ErrUnsafe) && try < 200:
-			// Another process renames the new one over it just now.
-		case err != nil:
-			return 0, classify(err)
-		case have == 0:
-			return 0, corrupt("tasks/%s is missing", markerName)
-		default:
-			return have, nil
-		}
+	have, err := markerIn(s.tasks)
+	if err == nil && have == 0 {
+		err = corrupt("tasks/%s is missing", markerName)
 	}
+	return have, classify(err)
 }
 
 func (s *Store) replaceMarker() error {

@@ -27,6 +27,8 @@ func TestEveryCommandHasChosen(t *testing.T) {
 		"secret set": "secret.set", "secret remove": "secret.remove",
 		"task new": "task.new", "task stop": "task.stop", "task submit": "task.submit", "task correct": "task.correct",
 		"task cancel": "task.cancel", "task continue": "task.continue", "task start": "task.start", "task execute": "task.execute",
+		"backup": reads, "restore-backup": "backup.restore", "gc": "gc", "journal resync": "journal.resync",
+		"invitations list": reads, "invitations cancel": "invite.cancel", "task apply": "task.integrate",
 		"task archive": "task.archive", "task restore": "task.restore", "task recover": "task.recover", "task check": "task.check",
 	}
 	found := map[string]bool{}
