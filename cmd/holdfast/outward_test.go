@@ -131,17 +131,14 @@ func TestServeOverTLS(t *testing.T) {
 	}
 	// The next start without these words says that the device is cut off.
 	p.end()
-	p, err := s.spawn("up", "--home", s.home, "--listen", freePort(t))
+	// Its own word says that it serves: verbs that look for it meanwhile would
+	// take the lock of the home in turns, and a slow start might never get it.
+	p, err := s.spawn("up", "--json", "--home", s.home, "--listen", freePort(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(p.kill)
-	g := &globals{stdout: io.Discard, stderr: io.Discard, home: s.home}
-	err = s.eventually(ctx, func() bool {
-		st, err := ask[host.Status](ctx, g, "status", nil)
-		return err == nil && st.Serving
-	})
-	if err != nil {
+	if _, _, err := p.await(ctx, 0, "ready", isEvent("ready")); err != nil {
 		t.Fatal(err)
 	}
 	if exit, msg := exitOf(t, s, ctx, "invite", "--relay", url, "--home", s.home); exit != exitUsage || !strings.Contains(msg, "not on "+url) {
@@ -369,6 +366,10 @@ func TestRelayServeOverTLS(t *testing.T) {
 	t.Cleanup(func() { h.Process.Kill(); h.Wait() })
 	var st host.Status
 	err = s.eventually(ctx, func() bool {
+		// Not before the host has its lock: a verb would take it.
+		if _, err := os.Lstat(filepath.Join(s.home, "operator.sock")); err != nil {
+			return false
+		}
 		return s.operator(ctx, &st, "status") == nil && len(st.Relays) == 1 && st.Relays[0].State == "open" && st.Relays[0].Authenticated
 	})
 	if err != nil {
