@@ -13,6 +13,7 @@ import (
 
 	"holdfast/host"
 	"holdfast/internal/skip"
+	"holdfast/owner"
 )
 
 // stage is a tour's machinery in a test: processes of the test binary, a home
@@ -25,6 +26,20 @@ func stage(t *testing.T) (*tour, context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	t.Cleanup(cancel)
+	// A turn outlives the host that a test has killed by now, and its owner still
+	// writes for a moment after its result; the folder is removed next.
+	t.Cleanup(func() {
+		st, err := owner.Open(filepath.Join(dir, "home"), owner.Options{})
+		if err != nil {
+			return // the test made no home, or has damaged it
+		}
+		defer st.Close()
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := owner.StopOwners(ctx, st, "the test ended"); err != nil {
+			t.Logf("stop what still runs: %v", err)
+		}
+	})
 	g := &globals{stdout: t.Output(), stderr: t.Output()}
 	return &tour{
 		g: g, out: &printer{g: g}, exe: "/proc/self/exe", dir: dir,
