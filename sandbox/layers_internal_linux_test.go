@@ -1,0 +1,22 @@
+package sandbox
+
+import (
+	"os"
+	"strings"
+)
+
+// layersOffVariable names the layers that a run of this test binary, with its
+// stages, goes without: "seccomp,landlock".
+const layersOffVariable = "HOLDFAST_TEST_LAYERS_OFF"
+
+func init() {
+	value := os.Getenv(layersOffVariable)
+	if value == "" {
+		return
+	}
+	switchedOff = map[layer]bool{}
+	for _, name := range strings.Split(value, ",") {
+		switchedOff[layer(name)] = true
+	}
+	stageEnv = append(stageEnv, layersOffVariable+"="+value)
+}
