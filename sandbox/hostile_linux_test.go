@@ -21,6 +21,7 @@ func hostileMain(args []string) {
 	programs := map[string]func([]string){
 		"attempts": attempts, "fds": listDescriptors, "env": listEnvironment, "flood": flood, "signals": signalInit,
 		"forge": forge, "stubborn": stubborn, "posture": showPosture, "dial": dial, "count": countInput, "pass": passOut,
+		"overwrite": overwrite, "escape": escape,
 	}
 	program, ok := programs[args[0]]
 	if !ok {

@@ -41,8 +41,12 @@ func initMain() {
 	// The workload has this process's uid and may send it any signal. With the
 	// default action the kernel drops whatever is sent to the init of a PID
 	// namespace from inside; with a handler, as Go installs, it would not.
-	defaultSignals()
-	unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
+	if on(layerSignals) {
+		defaultSignals()
+	}
+	if on(layerDumpable) {
+		unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
+	}
 	unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC)
 	in := initStage{report: rawFile(initReportFD)}
 	defer func() {
@@ -200,7 +204,9 @@ func (in *initStage) serve() {
 				alive, left = false, time.Now()
 				e.Exit, e.Signal = exitOf(r.status)
 				e.Left = countAlive()
-				unix.Kill(-1, unix.SIGKILL)
+				if on(layerPID) {
+					unix.Kill(-1, unix.SIGKILL)
+				}
 			}
 		}
 	}

@@ -149,7 +149,7 @@ func sysAttr(network Network, owner int) *syscall.SysProcAttr {
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: workUID, HostID: os.Geteuid(), Size: 1}},
 		GidMappings: []syscall.SysProcIDMap{{ContainerID: workUID, HostID: os.Getegid(), Size: 1}},
 	}
-	if network == NetworkNone {
+	if network == NetworkNone && on(layerNet) {
 		sys.Cloneflags |= unix.CLONE_NEWNET
 	}
 	if owner >= 0 {

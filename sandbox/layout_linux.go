@@ -79,13 +79,19 @@ func layout(p plan) []item {
 	items = append(items,
 		tmpfs("/dev", "64k", "0755", true),
 		tmpfs("/dev/shm", sizeShm, "1777", false),
-		tmpfs(tmpDir, sizeTmp, "1777", false),
 		tmpfs(homeDir, sizeHome, "0700", false),
 		item{kind: itemProc, target: "/proc"},
 		item{kind: itemLink, target: "/dev/fd", data: "/proc/self/fd"},
 		item{kind: itemLink, target: "/dev/stdin", data: "/proc/self/fd/0"},
 		item{kind: itemLink, target: "/dev/stdout", data: "/proc/self/fd/1"},
 		item{kind: itemLink, target: "/dev/stderr", data: "/proc/self/fd/2"})
+	if on(layerView) {
+		items = append(items, tmpfs(tmpDir, sizeTmp, "1777", false))
+	} else {
+		for _, dir := range []string{tmpDir, "/home", "/root", "/var"} {
+			items = append(items, hostItem(dir, 0)...)
+		}
+	}
 	for _, name := range deviceFiles {
 		items = append(items, item{kind: itemTree, target: "/dev/" + name,
 			source: source{Path: exact("/dev/" + name)}, attr: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOEXEC})
@@ -95,7 +101,7 @@ func layout(p plan) []item {
 	}
 	for _, s := range p.Sources {
 		attr := uint64(unix.MOUNT_ATTR_NODEV)
-		if !s.Write {
+		if !s.Write && on(layerReadOnly) {
 			attr |= unix.MOUNT_ATTR_RDONLY
 		}
 		items = append(items, item{kind: itemTree, target: string(s.Path), source: s, attr: attr, fd: s.FD})

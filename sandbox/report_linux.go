@@ -38,7 +38,7 @@ func achieved(s Spec, seen posture, pid int) (Report, error) {
 		if own {
 			r.Namespaces[name] = outside[name]
 		}
-		if shared := name == "net" && s.Network == NetworkHost; own == shared {
+		if shared := name == "net" && (s.Network == NetworkHost || !on(layerNet)); own == shared {
 			return r, notEnforceable("the "+name+" namespace is not as asked", nil)
 		}
 		if seen.Namespaces[name] != outside[name] {
@@ -76,17 +76,17 @@ func achieved(s Spec, seen posture, pid int) (Report, error) {
 // required holds what every turn must have, whatever its Spec says.
 func required(seen posture, outside map[string]string) error {
 	for set, value := range seen.Caps {
-		if strings.Trim(value, "0") != "" || value == "" {
+		if strings.Trim(value, "0") != "" && on(layerCaps) || value == "" {
 			return notEnforceable("capabilities could not be dropped: "+set+" is "+value, nil)
 		}
 	}
-	if len(seen.Caps) != 5 || !seen.NoNewPrivs {
+	if len(seen.Caps) != 5 || !seen.NoNewPrivs && on(layerCaps) {
 		return notEnforceable("no_new_privs is not set", nil)
 	}
-	if seen.NestedUser != "0" {
+	if seen.NestedUser != "0" && on(layerNested) {
 		return notEnforceable("nested user namespaces are not forbidden", nil)
 	}
-	if len(seen.Files) != 3 {
+	if len(seen.Files) != 3 && on(layerFiles) {
 		return notEnforceable("the program would inherit descriptors: "+strings.Join(seen.Files, ", "), nil)
 	}
 	for _, uid := range strings.Fields(outside["Uid"]) {

@@ -77,7 +77,7 @@ func pin(s Spec, self bool) (_ *pinned, err error) {
 		p.cover = append(p.cover, exact(s.GitDir))
 	}
 	pointer := filepath.Join(s.Workspace, ".git")
-	if s.Write && !p.has(pointer) && !(hidden && pointer == s.GitDir) {
+	if s.Write && on(layerGitPointer) && !p.has(pointer) && !(hidden && pointer == s.GitDir) {
 		if _, err := os.Lstat(pointer); err == nil {
 			// An existing file, so the mount point is not a new one.
 			if err := add(pointer, false); err != nil {
@@ -239,7 +239,7 @@ func idmapped(fd int, s source, slot int, spaces map[[2]uint32]*os.File) (*os.Fi
 	}
 	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV,
 		Propagation: unix.MS_PRIVATE, Userns_fd: uint64(spaces[owner].Fd())}
-	if !s.Write {
+	if !s.Write && on(layerReadOnly) {
 		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
 	}
 	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr); err != nil {
