@@ -22,9 +22,12 @@ func hostileMain(args []string) {
 		"attempts": attempts, "fds": listDescriptors, "env": listEnvironment, "flood": flood, "signals": signalInit,
 		"forge": forge, "stubborn": stubborn, "posture": showPosture, "dial": dial, "count": countInput,
 		"overwrite": overwrite, "escape": escape,
-		"honest": honest, "calls": rawCalls, "hold": hold,
+		"honest": honest, "calls": rawCalls, "idle": idle,
 	}
 	program, ok := programs[args[0]]
+	if !ok {
+		program, ok = limitPrograms[args[0]]
+	}
 	if !ok {
 		fmt.Fprintln(os.Stderr, "no such program", args[0])
 		os.Exit(99)
@@ -309,5 +312,5 @@ func showPosture([]string) {
 	fmt.Println("cwd:", wd, err)
 }
 
-// hold lives until its input ends.
-func hold([]string) { io.Copy(io.Discard, os.Stdin) }
+// idle lives until its input ends.
+func idle([]string) { io.Copy(io.Discard, os.Stdin) }

@@ -102,15 +102,9 @@ func required(seen posture, outside map[string]string) error {
 // gaps says in plain words what this release does not enforce.
 func gaps(s Spec, r Report) []string {
 	g := []string{
-		"memory in tmpfs, memfd and shared segments is not counted in the memory limit",
-		"unix sockets and hard links that were in the workspace before the turn lead outside it",
+		"hard links that were in the workspace before the turn lead outside it",
 	}
 	g = append(g, landlockGaps(r)...)
-	if s.MemoryBytes == 0 {
-		g = append(g, "private memory is not bounded")
-	} else {
-		g = append(g, "memory is added up every 20 ms: a turn can be over its limit for a moment before it is ended")
-	}
 	if s.Write {
 		g = append(g, "the total size of files in the workspace is not bounded")
 	}

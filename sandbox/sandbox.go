@@ -32,7 +32,7 @@
 // is a gap. Programs cannot have Unix sockets except as connected pairs, nor
 // netlink without a network, trace each other, make namespaces, or make files in
 // memory. Private memory is added up every 20 ms, so a group can be beyond its bound
-// for a moment; tmpfs, memfd and the size of the workspace are not bounded. Unix sockets and hard links that were
+// for a moment; the size of the workspace is not bounded. Hard links that were
 // in the workspace before the turn lead out of it. An ordinary user cannot drop
 // supplementary groups. Report.Gaps repeats what holds for a turn.
 package sandbox
@@ -85,7 +85,7 @@ type Spec struct {
 	Grace       time.Duration // between the polite and the final stop; 0 is 250 ms
 	StreamBytes int           // pending bytes kept a stream; surplus is counted and dropped as a Gap
 	OutputLimit int64         // stdout bytes delivered after which the turn is stopped; 0 is 2 MiB
-	MemoryBytes int64         // private memory of all processes together, beyond which the turn is ended; RLIMIT_DATA of each is twice that, and at least 256 MiB more; 0 sets none
+	MemoryBytes int64         // memory of all processes, /tmp, HOME, /dev/shm and IPC together, beyond which the turn is ended; RLIMIT_DATA of each is twice that, and at least 256 MiB more; 0 sets none
 	Slot        int           // as root: the workload's uid is 200000+Slot; callers give concurrent turns distinct slots
 }
 
@@ -185,6 +185,9 @@ type Report struct {
 	Network string            `json:"network"` // "netns-no-lo" | "host"
 	Files   []string          `json:"files"`   // descriptors open in the leaf at exec
 	Gaps    []string          `json:"gaps"`    // what is not enforced, in plain words
+
+	Memory      string `json:"memory"`      // what holds MemoryBytes: "data-limit+sampler"; "" where there is none
+	Descendants string `json:"descendants"` // what accounts for every process: "pidns"
 }
 
 // Capability says what this machine can enforce, found by trying.
