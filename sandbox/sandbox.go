@@ -76,7 +76,7 @@ type Spec struct {
 	ReplyLimit int    // bytes of HOLDFAST_REPLY that are collected; 0 gives no reply file
 
 	Network  Network
-	Degraded bool // may run where only weaker confinement is possible; this package refuses it until such a mode exists
+	Degraded bool // may run without namespaces where the machine gives none: a turn that only reads, as an ordinary user, with Landlock of ABI 6
 
 	Wall        time.Duration // monotonic; 1 s to 24 h
 	Grace       time.Duration // between the polite and the final stop; 0 is 250 ms
@@ -114,7 +114,8 @@ type Identity struct {
 	PID       int    `json:"pid"`        // init of the PID namespace, as the host sees it
 	StartTime uint64 `json:"start_time"` // field 22 of /proc/PID/stat, clock ticks since boot
 	BootID    string `json:"boot_id"`
-	PIDNS     uint64 `json:"pid_ns"` // inode of the PID namespace, 0 where there is none
+	PIDNS     uint64 `json:"pid_ns"`           // inode of the PID namespace, 0 where there is none
+	Shared    bool   `json:"shared,omitempty"` // a degraded turn: it had no PID namespace
 }
 
 // Ending says how the program ended. Values are stored: never renumber.
@@ -157,7 +158,7 @@ type Result struct {
 // Report is the confinement achieved, read back from the live process.
 // Its JSON form goes into the evidence as it stands.
 type Report struct {
-	Mechanism  string            `json:"mechanism"` // "linux-userns"
+	Mechanism  string            `json:"mechanism"` // "linux-userns" | "linux-landlock"
 	Kernel     string            `json:"kernel"`
 	Namespaces map[string]uint64 `json:"namespaces"` // name -> inode, only those that differ from the host's
 	UIDMap     string            `json:"uid_map"`
@@ -166,16 +167,25 @@ type Report struct {
 	CapEff     string            `json:"cap_eff"`
 	CapBnd     string            `json:"cap_bnd"`
 	NoNewPrivs bool              `json:"no_new_privs"`
-	Seccomp    int               `json:"seccomp"`  // /proc status value
-	Landlock   int               `json:"landlock"` // ABI applied, 0 none
-	Mounts     string            `json:"mounts"`   // sha256 of mountinfo
-	Rlimits    map[string]uint64 `json:"rlimits"`
-	Network    string            `json:"network"` // "netns-no-lo" | "host"
-	Files      []string          `json:"files"`   // descriptors open in the leaf at exec
-	Gaps       []string          `json:"gaps"`    // what is not enforced, in plain words
+	Seccomp    int               `json:"seccomp"` // /proc status value: 2 is a filter
+	// SeccompDigest is the SHA-256 of the system call filter, in hex.
+	SeccompDigest string `json:"seccomp_digest"`
+	Landlock      int    `json:"landlock"`       // ABI applied, 0 none
+	LandlockAsked int    `json:"landlock_asked"` // the newest that this release knows
+	// What Landlock refuses but where a rule allows it, and what it scopes, as
+	// the kernel's bits.
+	LandlockFiles uint64 `json:"landlock_files"`
+	LandlockNet   uint64 `json:"landlock_net"`
+	LandlockScope uint64 `json:"landlock_scope"`
 
-	Memory      string `json:"memory"`      // what holds MemoryBytes: "data-limit+sampler"; "" where there is none
-	Descendants string `json:"descendants"` // what accounts for every process: "pidns"
+	Mounts  string            `json:"mounts"` // sha256 of mountinfo
+	Rlimits map[string]uint64 `json:"rlimits"`
+	Network string            `json:"network"` // "netns-no-lo" | "host" | "seccomp-sockets"
+	Files   []string          `json:"files"`   // descriptors open in the leaf at exec
+	Gaps    []string          `json:"gaps"`    // what is not enforced, in plain words
+
+	Memory      string `json:"memory"`      // what holds MemoryBytes: "data-limit+sampler" | "data-limit"; "" where there is none
+	Descendants string `json:"descendants"` // what accounts for every process: "pidns" | "subreaper"
 }
 
 // Capability says what this machine can enforce, found by trying.

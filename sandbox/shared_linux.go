@@ -125,9 +125,10 @@ func (p plan) moved(env []string) []string {
 	return out
 }
 
-// sharedAttr starts init in the host's namespaces.
+// sharedAttr starts init in the host's namespaces. Init is not killed with its
+// supervisor: it sees the control pipe end, ends everything below it, and goes.
 func sharedAttr() *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
+	return &syscall.SysProcAttr{Setsid: true}
 }
 
 // reap makes this process the parent of everything below that loses its own.

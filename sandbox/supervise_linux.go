@@ -167,7 +167,12 @@ func (s *supervision) finish(frames <-chan frame, reaped bool) {
 		r.Elapsed = over.Sub(s.released)
 	}
 	s.conclude(&r)
-	if reaped {
+	switch {
+	case s.turn.scratch != "":
+		// Init says its last word only when nothing that descends from it is left.
+		r.Cleanup.Confirmed = reaped && s.ended != nil
+		os.RemoveAll(s.turn.scratch)
+	case reaped:
 		inUse, err := namespaceInUse(s.id)
 		r.Cleanup.Confirmed = err == nil && !inUse
 	}
