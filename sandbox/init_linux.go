@@ -122,6 +122,7 @@ func (in *initStage) prepare() error {
 	if err != nil {
 		return notEnforceable("the confinement could not be read back", err)
 	}
+	seen.confined = c
 	return writeJSON(in.report, frameReady, seen)
 }
 

@@ -31,6 +31,7 @@ var initCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SETPCAP, unix.CAP_SYS_RESO
 // turn is the supervisor's side of one init.
 type turn struct {
 	spec   Spec
+	filter []byte // the system call filter that was asked for
 	proc   *os.Process
 	pipes  *pipes
 	frames chan frame
@@ -61,13 +62,16 @@ func launchPlan(spec Spec, self bool) (*Process, error) {
 		Program: exact(spec.Program), Argv: exactly(append([]string{spec.Program}, spec.Arguments...)),
 		Env: exactly(env), Dir: exact(spec.Workspace),
 		Self: self, ProgramID: pins.program, Sources: pins.sources, Cover: pins.cover,
-		HostNet: spec.Network == NetworkHost, History: spec.History != nil, Reply: spec.ReplyLimit,
+		HostNet: spec.Network == NetworkHost, Sockets: spec.sockets(), History: spec.History != nil, Reply: spec.ReplyLimit,
 		Memory: spec.MemoryBytes, GraceNS: int64(spec.Grace),
 	}
 	if self {
 		p.Argv[0] = stageProbe
 	}
-	t := &turn{spec: spec, frames: make(chan frame, 4), exited: make(chan struct{})}
+	if p.Filter, err = callFilter(p.grants()); err != nil {
+		return nil, err
+	}
+	t := &turn{spec: spec, filter: p.Filter, frames: make(chan frame, 4), exited: make(chan struct{})}
 	owner := -1
 	if os.Geteuid() == 0 {
 		owner = rootBase + spec.Slot
@@ -216,6 +220,9 @@ func (t *turn) gate() (Identity, error) {
 	var seen posture
 	if err := json.Unmarshal(f.payload, &seen); err != nil {
 		return Identity{}, fmt.Errorf("start sandbox: %w", err)
+	}
+	if err := filtered(seen, t.filter); err != nil {
+		return Identity{}, err
 	}
 	id, err := procid.Of(t.proc.Pid)
 	if err != nil {

@@ -21,6 +21,23 @@ var needed = []struct{ test, off string }{
 	{"TestThreatS13", "readonly"},
 	{"TestThreatS14S15S40", "files"},
 	{"TestThreatS14S15S40", "dumpable,caps,landlock"},
+	{"TestThreatS9", "dumpable,caps,landlock"},
+	{"TestThreatS10", "seccomp"},
+	{"TestThreatS18S20", "net,seccomp,landlock"},
+	{"TestThreatS20WithNetwork", "seccomp,landlock"},
+	{"TestThreatS21", "seccomp,landlock"},
+	{"TestThreatS22", "seccomp"},
+	{"TestThreatS24", "seccomp"},
+	{"TestThreatS39", "signals,landlock"},
+	{"TestThreatS42", "seccomp"},
+	{"TestThreatS43", "seccomp"},
+	{"TestThreatS44", "seccomp"},
+	{"TestThreatS45", "seccomp"},
+	{"TestThreatS47", "seccomp"},
+	{"TestThreatS48", "seccomp,caps"},
+	{"TestThreatS49", "landlock"},
+	{"TestThreatS50", "caps"},
+	{"TestThreatS58", "seccomp"},
 }
 
 // TestThreatsNeedTheirLayers runs each test of a threat without what stops the
