@@ -135,6 +135,7 @@ func TestBackgroundChildDoesNotDelayTheEnd(t *testing.T) {
 // writing end of standard output, and even write to it.
 func TestStreamHeldOutsideDoesNotDelayTheEnd(t *testing.T) {
 	s := hostile(t, "pass")
+	p := start(t, s) // a socket that was there before would be refused
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(s.Workspace, "socket")})
 	if err != nil {
 		t.Fatal(err)
@@ -170,7 +171,8 @@ func TestStreamHeldOutsideDoesNotDelayTheEnd(t *testing.T) {
 		held <- fds[0]
 	}()
 	begin := time.Now()
-	r, o := run(t, s)
+	must(t, p.Release())
+	r, o := finish(t, p)
 	exited(t, r, o, 0)
 	if o.stdout.String() != "passed\n" || time.Since(begin) > time.Minute {
 		t.Errorf("%q after %s", o.stdout.String(), time.Since(begin))
