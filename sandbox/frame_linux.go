@@ -93,11 +93,16 @@ type plan struct {
 	Sources   []source `json:"sources"`
 	Cover     []exact  `json:"cover"` // directories hidden under an empty, read-only tmpfs
 	HostNet   bool     `json:"host_net"`
+	ProxyPort int      `json:"proxy_port"` // of 127.0.0.1 inside; 0: no proxy
+	ProxyFD   int      `json:"proxy_fd"`   // where init passes its listener out
 	History   bool     `json:"history"`
 	Reply     int      `json:"reply"`
 	Memory    int64    `json:"memory"`
 	GraceNS   int64    `json:"grace_ns"`
 }
+
+// sockets reports whether the program has any network to open a socket for.
+func (p plan) sockets() bool { return p.HostNet || p.ProxyPort != 0 }
 
 // exact is a string of any bytes. JSON strings hold only valid UTF-8, and would
 // silently change what is neither.
@@ -180,6 +185,7 @@ type posture struct {
 	Rlimits    map[string]uint64 `json:"rlimits"`
 	Files      []string          `json:"files"`
 	NestedUser string            `json:"nested_user"` // user.max_user_namespaces
+	UpLinks    []string          `json:"up_links"`    // network links that are up; not looked for in the host's network
 }
 
 // ended is how the turn went, seen from inside.

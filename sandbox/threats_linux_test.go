@@ -21,6 +21,8 @@ var needed = []struct{ test, off string }{
 	{"TestThreatS13", "readonly"},
 	{"TestThreatS14S15S40", "files"},
 	{"TestThreatS14S15S40", "dumpable,caps,landlock"},
+	{"TestThreatS18", "net,landlock,seccomp"},
+	{"TestThreatS23", "proxy"},
 }
 
 // TestThreatsNeedTheirLayers runs each test of a threat without what stops the
