@@ -26,6 +26,9 @@ func hostileMain(args []string) {
 	}
 	program, ok := programs[args[0]]
 	if !ok {
+		program, ok = limitPrograms[args[0]]
+	}
+	if !ok {
 		fmt.Fprintln(os.Stderr, "no such program", args[0])
 		os.Exit(99)
 	}

@@ -181,8 +181,8 @@ func (in *initStage) serve() {
 			case c == controlRelease && !e.Ran && !e.Stopped:
 				e.Ran = true
 				unix.Write(in.gate, []byte{controlRelease})
-				if in.plan.Memory > 0 {
-					over = watchMemory(in.plan.Memory)
+				if in.plan.Memory > 0 && on(layerMemory) {
+					over = watchMemory(newMeter(in.plan))
 				}
 			case c == controlStop && !e.Stopped:
 				e.Stopped = alive

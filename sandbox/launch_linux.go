@@ -243,6 +243,7 @@ func (t *turn) gate() (Identity, error) {
 	if t.report, err = achieved(t.spec, seen, t.proc.Pid); err != nil {
 		return Identity{}, err
 	}
+	t.limit()
 	return Identity{PID: id.PID, StartTime: id.StartTime, BootID: id.BootID, PIDNS: t.report.Namespaces["pid"]}, nil
 }
 

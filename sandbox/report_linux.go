@@ -102,16 +102,10 @@ func required(seen posture, outside map[string]string) error {
 func gaps(s Spec, r Report) []string {
 	g := []string{
 		"no landlock rules: only the mount view limits files",
-		"memory in tmpfs, memfd and shared segments is not counted in the memory limit",
 		"unix sockets and hard links that were in the workspace before the turn lead outside it",
 	}
 	if r.Seccomp == 0 {
 		g = append(g, "no system call filter: the whole kernel interface is reachable")
-	}
-	if s.MemoryBytes == 0 {
-		g = append(g, "private memory is not bounded")
-	} else {
-		g = append(g, "memory is added up every 20 ms: a turn can be over its limit for a moment before it is ended")
 	}
 	if s.Write {
 		g = append(g, "the total size of files in the workspace is not bounded")

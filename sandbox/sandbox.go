@@ -91,7 +91,7 @@ type Spec struct {
 	Grace       time.Duration // between the polite and the final stop; 0 is 250 ms
 	StreamBytes int           // pending bytes kept a stream; surplus is counted and dropped as a Gap
 	OutputLimit int64         // stdout bytes delivered after which the turn is stopped; 0 is 2 MiB
-	MemoryBytes int64         // private memory of all processes together, beyond which the turn is ended; RLIMIT_DATA of each is twice that, and at least 256 MiB more; 0 sets none
+	MemoryBytes int64         // memory of all processes, /tmp, HOME, /dev/shm and IPC together, beyond which the turn is ended; RLIMIT_DATA of each is twice that, and at least 256 MiB more; 0 sets none
 	Slot        int           // as root: the workload's uid is 200000+Slot; callers give concurrent turns distinct slots
 
 	outside *proxy.Outside // NetworkAllow: what the proxy finds outside; nil is the machine's own
@@ -185,6 +185,9 @@ type Report struct {
 	Network    string            `json:"network"` // "netns-no-lo" | "netns-lo-proxy" | "host"
 	Files      []string          `json:"files"`   // descriptors open in the leaf at exec
 	Gaps       []string          `json:"gaps"`    // what is not enforced, in plain words
+
+	Memory      string `json:"memory"`      // what holds MemoryBytes: "data-limit+sampler"; "" where there is none
+	Descendants string `json:"descendants"` // what accounts for every process: "pidns"
 }
 
 // Capability says what this machine can enforce, found by trying.
