@@ -21,6 +21,11 @@
 // 200000+Slot, and every bind is mapped so that files keep the owner on the
 // disk that the top of the bind has; files of other owners are read-only.
 //
+// The network is none, the host's, or an allow list: then the way out is a proxy
+// (package proxy) that the supervisor runs for the life of the turn, on a
+// listener that init made inside and passed out, and Result.Egress says what it
+// was asked.
+//
 // # Limitations
 //
 // Linux 5.12 or later, with user namespaces; as root the filesystems of all
@@ -40,14 +45,17 @@ package sandbox
 import (
 	"errors"
 	"time"
+
+	"holdfast/sandbox/proxy"
 )
 
 // Network is what a turn may reach. The zero value reaches nothing.
 type Network uint8
 
 const (
-	NetworkNone Network = iota // a network namespace of its own, loopback down
-	NetworkHost                // the host's network, by explicit grant only
+	NetworkNone  Network = iota // a network namespace of its own, loopback down
+	NetworkHost                 // the host's network, by explicit grant only
+	NetworkAllow                // a network namespace of its own, in which a proxy leads to what Allow lists and nothing else does
 )
 
 // GitAccess says how a linked worktree's common Git directory is seen.
@@ -79,7 +87,8 @@ type Spec struct {
 	ReplyLimit int    // bytes of HOLDFAST_REPLY that are collected; 0 gives no reply file
 
 	Network  Network
-	Degraded bool // may run where only weaker confinement is possible; this package refuses it until such a mode exists
+	Allow    []string // NetworkAllow: name:port or address:port, as proxy.ParseEndpoint takes them, 1 to 64
+	Degraded bool     // may run where only weaker confinement is possible; this package refuses it until such a mode exists
 
 	Wall        time.Duration // monotonic; 1 s to 24 h
 	Grace       time.Duration // between the polite and the final stop; 0 is 250 ms
@@ -87,6 +96,8 @@ type Spec struct {
 	OutputLimit int64         // stdout bytes delivered after which the turn is stopped; 0 is 2 MiB
 	MemoryBytes int64         // memory of all processes, /tmp, HOME, /dev/shm and IPC together, beyond which the turn is ended; RLIMIT_DATA of each is twice that, and at least 256 MiB more; 0 sets none
 	Slot        int           // as root: the workload's uid is 200000+Slot; callers give concurrent turns distinct slots
+
+	outside *proxy.Outside // NetworkAllow: what the proxy finds outside; nil is the machine's own
 }
 
 // Stream names which output a chunk came from.
@@ -155,6 +166,7 @@ type Result struct {
 	ReplyErr string // why a reply file that was there was refused
 	Cleanup  Cleanup
 	Report   Report
+	Egress   *proxy.Record // NetworkAllow: what was reached, and what was tried
 }
 
 // Report is the confinement achieved, read back from the live process.
@@ -182,7 +194,7 @@ type Report struct {
 
 	Mounts  string            `json:"mounts"` // sha256 of mountinfo
 	Rlimits map[string]uint64 `json:"rlimits"`
-	Network string            `json:"network"` // "netns-no-lo" | "host"
+	Network string            `json:"network"` // "netns-no-lo" | "netns-lo-proxy" | "host"
 	Files   []string          `json:"files"`   // descriptors open in the leaf at exec
 	Gaps    []string          `json:"gaps"`    // what is not enforced, in plain words
 
