@@ -93,7 +93,8 @@ type plan struct {
 	Sources   []source `json:"sources"`
 	Cover     []exact  `json:"cover"` // directories hidden under an empty, read-only tmpfs
 	HostNet   bool     `json:"host_net"`
-	Sockets   bool     `json:"sockets"` // internet sockets can be made
+	ProxyPort int      `json:"proxy_port"` // of 127.0.0.1 inside; 0: no proxy
+	ProxyFD   int      `json:"proxy_fd"`   // where init passes its listener out
 	// MemoryCgroup: a memory cgroup holds the turn, and counts what no process maps.
 	MemoryCgroup bool   `json:"memory_cgroup"`
 	Filter       []byte `json:"filter"`  // the system call filter, as the kernel takes it
@@ -104,6 +105,10 @@ type plan struct {
 	Memory       int64  `json:"memory"`
 	GraceNS      int64  `json:"grace_ns"`
 }
+
+// sockets reports whether the program may make internet sockets: where there is
+// no network, no socket is of any use.
+func (p plan) sockets() bool { return p.HostNet || p.ProxyPort != 0 }
 
 // exact is a string of any bytes. JSON strings hold only valid UTF-8, and would
 // silently change what is neither.
@@ -190,6 +195,7 @@ type posture struct {
 	Rlimits    map[string]uint64 `json:"rlimits"`
 	Files      []string          `json:"files"`
 	NestedUser string            `json:"nested_user"` // user.max_user_namespaces
+	UpLinks    []string          `json:"up_links"`    // network links that are up; not looked for in the host's network
 }
 
 // ended is how the turn went, seen from inside.

@@ -58,13 +58,12 @@ func rawCalls(args []string) {
 func initFiles(got tries, _ []string) {
 	for _, name := range []string{"environ", "auxv", "maps", "mem", "exe", "root/etc/passwd", "cwd/etc/passwd", "fd/5", "stack", "syscall"} {
 		f, err := os.Open("/proc/1/" + name)
-		if err == nil {
-			_, err = f.Read(make([]byte, 1))
-			if err == io.EOF {
+		if err == nil && !strings.HasPrefix(name, "fd/") { // a pipe, which would never answer
+			if _, err = f.Read(make([]byte, 1)); err == io.EOF {
 				err = nil
 			}
-			f.Close()
 		}
+		f.Close()
 		got.err(name, err)
 	}
 	for _, name := range []string{"exe", "root", "cwd", "fd/5", "ns/user", "ns/mnt"} {

@@ -20,6 +20,7 @@ import (
 func hostileMain(args []string) {
 	programs := map[string]func([]string){
 		"attempts": attempts, "fds": listDescriptors, "env": listEnvironment, "flood": flood, "signals": signalInit,
+		"directly": directly, "fetch": fetch, "speak": speak,
 		"forge": forge, "stubborn": stubborn, "posture": showPosture, "dial": dial, "count": countInput,
 		"share": shareAttempts, "overwrite": overwrite, "escape": escape,
 		"honest": honest, "calls": rawCalls, "hold": hold,

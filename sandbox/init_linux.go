@@ -120,6 +120,11 @@ func (in *initStage) prepare() error {
 		return notEnforceable("the confinement could not be read back", err)
 	}
 	seen.confined = c
+	if !in.plan.HostNet && !in.turn.loose {
+		if seen.UpLinks, err = upLinks(); err != nil {
+			return notEnforceable("the confinement could not be read back", err)
+		}
+	}
 	return writeJSON(in.report, frameReady, seen)
 }
 
@@ -134,6 +139,9 @@ func (in *initStage) settle(history []byte) error {
 			"(on Ubuntu: allow userns for this binary in an AppArmor profile)", err)
 	}
 	unix.Umask(0)
+	if err := passListener(in.plan); err != nil {
+		return err
+	}
 	return buildView(in.plan, history)
 }
 

@@ -156,10 +156,31 @@ func enterLandlock(p plan) (landlocked, error) {
 			return landlocked{}, err
 		}
 	}
+	if err := allowProxy(int(set), h, p.ProxyPort); err != nil {
+		return landlocked{}, err
+	}
 	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_RESTRICT_SELF, set, 0, 0); errno != 0 {
 		return landlocked{}, fmt.Errorf("enter Landlock rules: %w", errno)
 	}
 	return h, landlockHolds(h, p)
+}
+
+// landlockRulePort is LANDLOCK_RULE_NET_PORT, which x/sys has no name for.
+const landlockRulePort = 2
+
+// allowProxy lets the turn connect to the one port that leads out; 0: to none.
+func allowProxy(set int, h landlocked, port int) error {
+	if port == 0 || h.Net&unix.LANDLOCK_ACCESS_NET_CONNECT_TCP == 0 {
+		return nil
+	}
+	to := struct{ allowed, port uint64 }{unix.LANDLOCK_ACCESS_NET_CONNECT_TCP, uint64(port)} // landlock_net_port_attr
+	_, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(set), landlockRulePort,
+		uintptr(unsafe.Pointer(&to)), 0, 0, 0)
+	runtime.KeepAlive(&to)
+	if errno != 0 {
+		return fmt.Errorf("allow the proxy's port: %w", errno)
+	}
+	return nil
 }
 
 func (r fileRule) add(set int, handled uint64) error {

@@ -28,6 +28,14 @@ const (
 // writing the namespace's own limits.
 var initCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SETPCAP, unix.CAP_SYS_RESOURCE}
 
+// capsFor adds the right to bring loopback up where that is needed.
+func capsFor(network Network) []uintptr {
+	if network == NetworkAllow {
+		return append(initCaps[:len(initCaps):len(initCaps)], unix.CAP_NET_ADMIN)
+	}
+	return initCaps
+}
+
 // turn is the supervisor's side of one init.
 type turn struct {
 	spec    Spec
@@ -35,6 +43,7 @@ type turn struct {
 	filter  []byte // the system call filter that was asked for
 	proc    *os.Process
 	pipes   *pipes
+	egress  *egress
 	frames  chan frame
 	exited  chan struct{}
 	report  Report
@@ -76,7 +85,7 @@ func launchFrom(spec Spec, pins *pinned, self bool, scratch string) (*Process, e
 		Program: exact(spec.Program), Argv: exactly(append([]string{spec.Program}, spec.Arguments...)),
 		Dir:  exact(spec.Workspace),
 		Self: self, ProgramID: pins.program, Sources: pins.sources, Cover: pins.cover,
-		HostNet: spec.Network == NetworkHost, Sockets: spec.sockets(), History: spec.History != nil, Reply: spec.ReplyLimit,
+		HostNet: spec.Network == NetworkHost, History: spec.History != nil, Reply: spec.ReplyLimit,
 		Memory: spec.MemoryBytes, GraceNS: int64(spec.Grace),
 	}
 	if self {
@@ -86,24 +95,35 @@ func launchFrom(spec Spec, pins *pinned, self bool, scratch string) (*Process, e
 		p.Others = othersRunning()
 	}
 	p.Env = exactly(p.moved(env))
-	if p.Filter, err = callFilter(p.grants()); err != nil {
-		return nil, err
-	}
-	t := &turn{spec: spec, scratch: scratch, filter: p.Filter, frames: make(chan frame, 4), exited: make(chan struct{})}
+	t := &turn{spec: spec, scratch: scratch, frames: make(chan frame, 4), exited: make(chan struct{})}
 	owner := -1
 	if os.Geteuid() == 0 {
 		owner = rootBase + spec.Slot
 	}
+	if t.egress, err = newEgress(spec); err != nil {
+		return nil, err
+	}
 	if t.pipes, err = newPipes(spec.Stdin, owner); err != nil {
+		t.egress.end()
 		return nil, fmt.Errorf("start sandbox: %w", err)
 	}
-	if err := t.fork(pins.trees, owner); err != nil {
+	inherited := t.egress.inherit(&p, pins.trees)
+	if t.filter, err = callFilter(p.grants()); err == nil {
+		p.Filter = t.filter
+		err = t.fork(inherited, owner)
+	}
+	t.egress.forked()
+	if err != nil {
+		t.egress.end()
 		t.pipes.close()
 		return nil, err
 	}
 	go t.readFrames()
 	go t.writePlan(p)
 	id, err := t.gate()
+	if err == nil {
+		err = t.egress.open()
+	}
 	if err != nil {
 		t.abandon()
 		return nil, err
@@ -170,11 +190,11 @@ func sysAttr(network Network, owner int) *syscall.SysProcAttr {
 			unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP,
 		Pdeathsig:   syscall.SIGKILL,
 		Setsid:      true,
-		AmbientCaps: initCaps,
+		AmbientCaps: capsFor(network),
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: workUID, HostID: os.Geteuid(), Size: 1}},
 		GidMappings: []syscall.SysProcIDMap{{ContainerID: workUID, HostID: os.Getegid(), Size: 1}},
 	}
-	if network == NetworkNone && on(layerNet) {
+	if network != NetworkHost && on(layerNet) {
 		sys.Cloneflags |= unix.CLONE_NEWNET
 	}
 	if owner >= 0 {
@@ -264,6 +284,7 @@ func (t *turn) abandon() {
 	case <-t.exited:
 	case <-time.After(waitLimit):
 	}
+	t.egress.end()
 	go func() { // lets readFrames end
 		for range t.frames {
 		}

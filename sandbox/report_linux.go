@@ -17,10 +17,13 @@ func achieved(s Spec, seen posture, pid int, shared bool) (Report, error) {
 		CapEff: seen.Caps["CapEff"], CapBnd: seen.Caps["CapBnd"], NoNewPrivs: seen.NoNewPrivs, Seccomp: seen.Seccomp,
 		SeccompDigest: seen.FilterDigest, Landlock: seen.Landlock.ABI, LandlockAsked: landlockNewest,
 		LandlockFiles: seen.Landlock.Files, LandlockNet: seen.Landlock.Net, LandlockScope: seen.Landlock.Scope,
-		Mounts: seen.Mounts, Rlimits: seen.Rlimits, Files: seen.Files, Network: "netns-no-lo",
+		Mounts: seen.Mounts, Rlimits: seen.Rlimits, Files: seen.Files,
 	}
-	if s.Network == NetworkHost {
-		r.Network = "host"
+	var err error
+	if !shared {
+		if r.Network, err = networkOf(s, seen); err != nil {
+			return r, err
+		}
 	}
 	var uts unix.Utsname
 	if err := unix.Uname(&uts); err != nil {
@@ -124,6 +127,9 @@ func gaps(s Spec, r Report) []string {
 	}
 	if s.Network == NetworkHost {
 		g = append(g, "the host's network is reachable, with its loopback")
+	}
+	if s.Network == NetworkAllow {
+		g = append(g, "an allowed connection is not looked into: a server that answers for several names may answer for all of them")
 	}
 	if len(r.Groups) > 0 {
 		g = append(g, "supplementary groups of the caller are kept: an ordinary user cannot drop them")

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -256,4 +257,33 @@ func sharedGaps(s Spec, r Report) []string {
 		g = append(g, "supplementary groups of the caller are kept: an ordinary user cannot drop them")
 	}
 	return g
+}
+
+// probeShared reports whether a turn without namespaces can be run here, by
+// running one.
+func probeShared(why error) bool {
+	shell, err := filepath.EvalSymlinks("/bin/sh")
+	if err != nil {
+		return false
+	}
+	work, err := os.MkdirTemp("", "holdfast-probe-")
+	if err != nil {
+		return false
+	}
+	defer os.RemoveAll(work)
+	if work, err = filepath.EvalSymlinks(work); err != nil {
+		return false
+	}
+	p, err := launchShared(Spec{Program: shell, Arguments: []string{"-c", "exit 0"}, Workspace: work, Degraded: true,
+		Wall: 10 * time.Second, StreamBytes: minStream}.withDefaults(), why)
+	if err != nil {
+		return false
+	}
+	if err := p.Release(); err != nil {
+		p.Stop()
+	}
+	for range p.Chunks() {
+	}
+	r := p.Wait()
+	return r.Cleanup.Confirmed && r.ExitCode != nil && *r.ExitCode == 0
 }
