@@ -47,7 +47,9 @@ func shareMain(args []string) {
 		must(p.Release())
 		var out strings.Builder
 		for c := range p.Chunks() {
-			out.Write(c.Bytes)
+			if c.Stream == sandbox.Stdout {
+				out.Write(c.Bytes)
+			}
 			if len(args) > 1 && strings.Contains(out.String(), "up") {
 				os.Stdout.WriteString("up\n") // and be killed
 			}
