@@ -37,7 +37,7 @@
 // is a gap. Programs cannot have Unix sockets except as connected pairs, nor
 // netlink without a network, trace each other, make namespaces, or make files in
 // memory. Private memory is added up every 20 ms, so a group can be beyond its bound
-// for a moment; tmpfs, memfd and the size of the workspace are not bounded. Unix sockets and hard links that were
+// for a moment; the size of the workspace is not bounded. Hard links that were
 // in the workspace before the turn lead out of it. An ordinary user cannot drop
 // supplementary groups. Report.Gaps repeats what holds for a turn.
 package sandbox
