@@ -250,7 +250,7 @@ type Receipt struct {
 }
 
 // Action of a task command: exactly one is set. The bytes are
-// {"schema":"openagents.coder.task-command.v1","command_id":..,"task_id":..,"expected_revision":N|null,"action":{"kind":"submit","intent":{..}}}.
+// {"schema":"openagents.coder.task-command.v1","command_id":..,"task_id":..,"expected_revision":N|null,"action":{"type":"submit","intent":{..}}}.
 type Action struct {
 	Submit   *Intent
 	Cancel   *CancelAction

@@ -97,6 +97,9 @@ func (in *initStage) prepare() error {
 			"(on Ubuntu: allow userns for this binary in an AppArmor profile)", err)
 	}
 	unix.Umask(0)
+	if err := passListener(in.plan); err != nil {
+		return err
+	}
 	if err := buildView(in.plan, history); err != nil {
 		return err
 	}
@@ -121,6 +124,12 @@ func (in *initStage) prepare() error {
 	seen, err := observe(in.leaf, c.TID)
 	if err != nil {
 		return notEnforceable("the confinement could not be read back", err)
+	}
+	seen.confined = c
+	if !in.plan.HostNet {
+		if seen.UpLinks, err = upLinks(); err != nil {
+			return notEnforceable("the confinement could not be read back", err)
+		}
 	}
 	return writeJSON(in.report, frameReady, seen)
 }
