@@ -105,7 +105,7 @@ func (e *execution) observe(ctx context.Context, t *Task, grantBytes []byte) (*a
 		return nil, nil, err
 	}
 	// Asked anew by each owner: what the machine allows can change, and nothing may be admitted that cannot be confined.
-	if e.probe().Mechanism == "" {
+	if able := e.probe(); able.Mechanism == "" && !(able.Degraded && g.Degraded) {
 		return nil, nil, &cannot{"not_enforceable", "this machine cannot confine turns; run holdfast doctor", nil}
 	}
 	at, err := e.locate(ctx, t, g)

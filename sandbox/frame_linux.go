@@ -95,13 +95,19 @@ type plan struct {
 	HostNet   bool     `json:"host_net"`
 	ProxyPort int      `json:"proxy_port"` // of 127.0.0.1 inside; 0: no proxy
 	ProxyFD   int      `json:"proxy_fd"`   // where init passes its listener out
-	History   bool     `json:"history"`
-	Reply     int      `json:"reply"`
-	Memory    int64    `json:"memory"`
-	GraceNS   int64    `json:"grace_ns"`
+	// MemoryCgroup: a memory cgroup holds the turn, and counts what no process maps.
+	MemoryCgroup bool   `json:"memory_cgroup"`
+	Filter       []byte `json:"filter"`  // the system call filter, as the kernel takes it
+	Scratch      exact  `json:"scratch"` // the private directory of a turn without namespaces, "" with them
+	Others       int    `json:"others"`  // without namespaces: processes that the kernel counts besides the turn's
+	History      bool   `json:"history"`
+	Reply        int    `json:"reply"`
+	Memory       int64  `json:"memory"`
+	GraceNS      int64  `json:"grace_ns"`
 }
 
-// sockets reports whether the program has any network to open a socket for.
+// sockets reports whether the program may make internet sockets: where there is
+// no network, no socket is of any use.
 func (p plan) sockets() bool { return p.HostNet || p.ProxyPort != 0 }
 
 // exact is a string of any bytes. JSON strings hold only valid UTF-8, and would
@@ -170,7 +176,9 @@ func (f failure) err() error {
 
 // confined is what the leaf says when everything is dropped.
 type confined struct {
-	TID int `json:"tid"` // the thread that will execute the program
+	TID          int        `json:"tid"` // the thread that will execute the program
+	FilterDigest string     `json:"filter_digest"`
+	Landlock     landlocked `json:"landlock"`
 }
 
 // posture is what init reads back about the leaf, in the view's own /proc.
@@ -181,6 +189,8 @@ type posture struct {
 	Caps       map[string]string `json:"caps"` // CapInh, CapPrm, CapEff, CapBnd, CapAmb
 	NoNewPrivs bool              `json:"no_new_privs"`
 	Seccomp    int               `json:"seccomp"`
+	Filters    int               `json:"filters"` // system call filters beyond those of init
+	confined
 	Mounts     string            `json:"mounts"`
 	Rlimits    map[string]uint64 `json:"rlimits"`
 	Files      []string          `json:"files"`

@@ -33,14 +33,15 @@ const (
 func leafMain() {
 	runtime.LockOSThread()
 	p, err := readPlan(rawFile(leafPlanFD))
+	var done confined
 	if err == nil {
-		err = confine(p)
+		done, err = confine(p)
 	}
 	if err != nil {
 		writeJSON(rawFile(leafReportFD), frameRefuse, failureOf(err))
 		os.Exit(125)
 	}
-	if err := writeJSON(rawFile(leafReportFD), frameReady, confined{TID: unix.Gettid()}); err != nil {
+	if err := writeJSON(rawFile(leafReportFD), frameReady, done); err != nil {
 		os.Exit(125)
 	}
 	var gate [1]byte
@@ -81,44 +82,53 @@ func samePlace(path string, want fileID) error {
 
 // confine gives up every right, in the order in which each step still has the
 // right to take the next.
-func confine(p plan) error {
+func confine(p plan) (confined, error) {
+	done := confined{TID: unix.Gettid()}
 	if _, err := unix.Setsid(); err != nil {
-		return fmt.Errorf("new session: %w", err)
+		return done, fmt.Errorf("new session: %w", err)
 	}
 	unix.Umask(0o022)
 	if err := unix.Chdir(string(p.Dir)); err != nil {
-		return fmt.Errorf("enter workspace: %w", err)
+		return done, fmt.Errorf("enter workspace: %w", err)
 	}
 	if dir, err := unix.Getwd(); err != nil || dir != string(p.Dir) {
-		return fmt.Errorf("working directory is %q, not the workspace", dir)
+		return done, fmt.Errorf("working directory is %q, not the workspace", dir)
 	}
 	if on(layerRlimits) {
-		if err := setLimits(p.Memory); err != nil {
-			return err
+		if err := setLimits(p); err != nil {
+			return done, err
 		}
 	}
 	if on(layerCaps) {
 		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-			return fmt.Errorf("no_new_privs: %w", err)
+			return done, fmt.Errorf("no_new_privs: %w", err)
 		}
-		if err := dropCapabilities(); err != nil {
-			return err
+		drop := dropCapabilities
+		if p.shared() {
+			drop = clearCapabilities
 		}
+		if err := drop(); err != nil {
+			return done, err
+		}
+	}
+	var err error
+	if done.Landlock, err = enterLandlock(p); err != nil {
+		return done, err
 	}
 	// Marked rather than closed: the gate and the report must work until
 	// execve, which closes them with all the rest.
-	if !on(layerFiles) {
-		return nil
+	if on(layerFiles) {
+		if err := unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
+			return done, fmt.Errorf("close descriptors: %w", err)
+		}
 	}
-	if err := unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
-		return fmt.Errorf("close descriptors: %w", err)
-	}
-	return nil
+	done.FilterDigest, err = installFilter(p.Filter)
+	return done, err
 }
 
 // setLimits uses package syscall because the runtime restores its own idea of
 // the descriptor limit at exec unless the limit was set there.
-func setLimits(memory int64) error {
+func setLimits(p plan) error {
 	limits := []struct {
 		name  string
 		which int
@@ -127,16 +137,16 @@ func setLimits(memory int64) error {
 		{"core", unix.RLIMIT_CORE, 0},
 		{"nofile", unix.RLIMIT_NOFILE, limitFiles},
 		{"fsize", unix.RLIMIT_FSIZE, limitFileBytes},
-		{"nproc", unix.RLIMIT_NPROC, limitProcesses},
+		{"nproc", unix.RLIMIT_NPROC, limitProcesses + uint64(p.Others)},
 		{"memlock", unix.RLIMIT_MEMLOCK, limitLocked},
 		{"msgqueue", unix.RLIMIT_MSGQUEUE, 0},
 	}
-	if memory > 0 {
+	if p.Memory > 0 {
 		limits = append(limits, struct {
 			name  string
 			which int
 			value uint64
-		}{"data", unix.RLIMIT_DATA, uint64(dataLimit(memory))})
+		}{"data", unix.RLIMIT_DATA, uint64(dataLimit(p.Memory))})
 	}
 	for _, l := range limits {
 		var old syscall.Rlimit

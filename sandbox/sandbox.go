@@ -31,9 +31,12 @@
 // Linux 5.12 or later, with user namespaces; as root the filesystems of all
 // binds must support idmapped mounts (ext4, xfs, btrfs, tmpfs from 6.3).
 // Elsewhere, and where the outer /proc is masked as in many containers, Start
-// returns ErrNotEnforceable; nothing ever runs with less. There are no Landlock
-// rules and no system call filter: the kernel's whole interface is reachable.
-// Private memory is added up every 20 ms, so a group can be beyond its bound
+// returns ErrNotEnforceable; nothing ever runs with less. The system call filter
+// (package bpf) is always there, for amd64 and arm64; Landlock rules are a second
+// layer where the kernel has them in a usable form, from 5.19, and their absence
+// is a gap. Programs cannot have Unix sockets except as connected pairs, nor
+// netlink without a network, trace each other, make namespaces, or make files in
+// memory. Private memory is added up every 20 ms, so a group can be beyond its bound
 // for a moment; tmpfs, memfd and the size of the workspace are not bounded. Unix sockets and hard links that were
 // in the workspace before the turn lead out of it. An ordinary user cannot drop
 // supplementary groups. Report.Gaps repeats what holds for a turn.
@@ -125,7 +128,8 @@ type Identity struct {
 	PID       int    `json:"pid"`        // init of the PID namespace, as the host sees it
 	StartTime uint64 `json:"start_time"` // field 22 of /proc/PID/stat, clock ticks since boot
 	BootID    string `json:"boot_id"`
-	PIDNS     uint64 `json:"pid_ns"` // inode of the PID namespace, 0 where there is none
+	PIDNS     uint64 `json:"pid_ns"`           // inode of the PID namespace, 0 where there is none
+	Shared    bool   `json:"shared,omitempty"` // a degraded turn: it had no PID namespace
 }
 
 // Ending says how the program ended. Values are stored: never renumber.
@@ -169,7 +173,7 @@ type Result struct {
 // Report is the confinement achieved, read back from the live process.
 // Its JSON form goes into the evidence as it stands.
 type Report struct {
-	Mechanism  string            `json:"mechanism"` // "linux-userns"
+	Mechanism  string            `json:"mechanism"` // "linux-userns" | "linux-landlock"
 	Kernel     string            `json:"kernel"`
 	Namespaces map[string]uint64 `json:"namespaces"` // name -> inode, only those that differ from the host's
 	UIDMap     string            `json:"uid_map"`
@@ -178,21 +182,31 @@ type Report struct {
 	CapEff     string            `json:"cap_eff"`
 	CapBnd     string            `json:"cap_bnd"`
 	NoNewPrivs bool              `json:"no_new_privs"`
-	Seccomp    int               `json:"seccomp"`  // /proc status value
-	Landlock   int               `json:"landlock"` // ABI applied, 0 none
-	Mounts     string            `json:"mounts"`   // sha256 of mountinfo
-	Rlimits    map[string]uint64 `json:"rlimits"`
-	Network    string            `json:"network"` // "netns-no-lo" | "netns-lo-proxy" | "host"
-	Files      []string          `json:"files"`   // descriptors open in the leaf at exec
-	Gaps       []string          `json:"gaps"`    // what is not enforced, in plain words
+	Seccomp    int               `json:"seccomp"` // /proc status value: 2 is a filter
+	// SeccompDigest is the SHA-256 of the system call filter, in hex.
+	SeccompDigest string `json:"seccomp_digest"`
+	Landlock      int    `json:"landlock"`       // ABI applied, 0 none
+	LandlockAsked int    `json:"landlock_asked"` // the newest that this release knows
+	// What Landlock refuses but where a rule allows it, and what it scopes, as
+	// the kernel's bits.
+	LandlockFiles uint64 `json:"landlock_files"`
+	LandlockNet   uint64 `json:"landlock_net"`
+	LandlockScope uint64 `json:"landlock_scope"`
 
-	Memory      string `json:"memory"`      // what holds MemoryBytes: "data-limit+sampler"; "" where there is none
-	Descendants string `json:"descendants"` // what accounts for every process: "pidns"
+	Mounts  string            `json:"mounts"` // sha256 of mountinfo
+	Rlimits map[string]uint64 `json:"rlimits"`
+	Network string            `json:"network"` // "netns-no-lo" | "netns-lo-proxy" | "host" | "seccomp-sockets"
+	Files   []string          `json:"files"`   // descriptors open in the leaf at exec
+	Gaps    []string          `json:"gaps"`    // what is not enforced, in plain words
+
+	Memory      string `json:"memory"`      // what holds MemoryBytes: "data-limit+sampler" | "data-limit"; "" where there is none
+	Descendants string `json:"descendants"` // what accounts for every process: "pidns" | "subreaper"
 }
 
 // Capability says what this machine can enforce, found by trying.
 type Capability struct {
 	Mechanism string   `json:"mechanism"` // "" where nothing can be enforced
+	Degraded  bool     `json:"degraded"`  // whether a turn with Spec.Degraded that only reads can run all the same
 	Checks    []Check  `json:"checks"`
 	Gaps      []string `json:"gaps"`
 }

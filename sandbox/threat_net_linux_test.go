@@ -35,7 +35,7 @@ type counter struct {
 	seen          atomic.Int64
 }
 
-func count(t *testing.T, network, addr string) *counter {
+func unreached(t *testing.T, network, addr string) *counter {
 	t.Helper()
 	c := &counter{network: network}
 	var wait sync.WaitGroup
@@ -125,7 +125,7 @@ func TestThreatS18(t *testing.T) {
 			var to []string
 			for _, a := range hostAddresses(t) {
 				for _, network := range []string{"tcp", "udp"} {
-					c := count(t, network, a)
+					c := unreached(t, network, a)
 					counters, to = append(counters, c), append(to, network, c.addr)
 				}
 			}
@@ -204,7 +204,7 @@ type farWorld struct {
 }
 
 func newFarWorld(t *testing.T) *farWorld {
-	w := &farWorld{rest: count(t, "tcp", "127.0.0.1:0"), names: map[string][]string{
+	w := &farWorld{rest: unreached(t, "tcp", "127.0.0.1:0"), names: map[string][]string{
 		"example.com": {"93.184.216.34"}, "evil.example": {"93.184.216.35"}, "localhost": {"127.0.0.1"},
 		"loopback.example": {"127.0.0.1"}, "six.example": {"::1"}, "meta.example": {"169.254.169.254"}, "meta6.example": {"fd00:ec2::254"},
 		"private.example": {"192.168.1.1"}, "translated.example": {"64:ff9b::a9fe:a9fe"}, "mixed.example": {"93.184.216.35 127.0.0.1"},
