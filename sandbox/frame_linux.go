@@ -8,14 +8,14 @@ import (
 	"io"
 )
 
-// A frame is one message between two stages: a kind byte, the payload's length
+// A frame is one message between supervisor and init: a kind byte, the payload's length
 // as four big-endian bytes, the payload.
 type frameKind byte
 
 const (
-	framePlan    frameKind = 'S' // supervisor to init, init to leaf: a plan
+	framePlan    frameKind = 'S' // supervisor to init: a plan
 	frameHistory frameKind = 'H' // supervisor to init: the history file
-	frameReady   frameKind = 'V' // init to supervisor: a posture; leaf to init: its thread's id
+	frameReady   frameKind = 'V' // init to supervisor: a posture
 	frameRefuse  frameKind = 'E' // before ready: a failure
 	frameFault   frameKind = 'X' // after release: why the program could not be executed
 	frameReply   frameKind = 'P' // init to supervisor: the reply file
@@ -161,11 +161,6 @@ func (f failure) err() error {
 		return notEnforceable(f.Text, nil)
 	}
 	return fmt.Errorf("start sandbox: %s", f.Text)
-}
-
-// confined is what the leaf says when everything is dropped.
-type confined struct {
-	TID int `json:"tid"` // the thread that will execute the program
 }
 
 // posture is what init reads back about the leaf, in the view's own /proc.
