@@ -93,11 +93,20 @@ type plan struct {
 	Sources   []source `json:"sources"`
 	Cover     []exact  `json:"cover"` // directories hidden under an empty, read-only tmpfs
 	HostNet   bool     `json:"host_net"`
-	History   bool     `json:"history"`
-	Reply     int      `json:"reply"`
-	Memory    int64    `json:"memory"`
-	GraceNS   int64    `json:"grace_ns"`
+	ProxyPort int      `json:"proxy_port"` // of 127.0.0.1 inside; 0: no proxy
+	ProxyFD   int      `json:"proxy_fd"`   // where init passes its listener out
+	// MemoryCgroup: a memory cgroup holds the turn, and counts what no process maps.
+	MemoryCgroup bool   `json:"memory_cgroup"`
+	Filter       []byte `json:"filter"` // the system call filter, as the kernel takes it
+	History      bool   `json:"history"`
+	Reply        int    `json:"reply"`
+	Memory       int64  `json:"memory"`
+	GraceNS      int64  `json:"grace_ns"`
 }
+
+// sockets reports whether the program may make internet sockets: where there is
+// no network, no socket is of any use.
+func (p plan) sockets() bool { return p.HostNet || p.ProxyPort != 0 }
 
 // exact is a string of any bytes. JSON strings hold only valid UTF-8, and would
 // silently change what is neither.
@@ -163,6 +172,12 @@ func (f failure) err() error {
 	return fmt.Errorf("start sandbox: %s", f.Text)
 }
 
+// confined is what cannot be read back of what was done to the leaf.
+type confined struct {
+	FilterDigest string     `json:"filter_digest"`
+	Landlock     landlocked `json:"landlock"`
+}
+
 // posture is what init reads back about the leaf, in the view's own /proc.
 type posture struct {
 	Namespaces map[string]uint64 `json:"namespaces"`
@@ -171,10 +186,13 @@ type posture struct {
 	Caps       map[string]string `json:"caps"` // CapInh, CapPrm, CapEff, CapBnd, CapAmb
 	NoNewPrivs bool              `json:"no_new_privs"`
 	Seccomp    int               `json:"seccomp"`
+	Filters    int               `json:"filters"` // system call filters beyond those of init
+	confined
 	Mounts     string            `json:"mounts"`
 	Rlimits    map[string]uint64 `json:"rlimits"`
 	Files      []string          `json:"files"`
 	NestedUser string            `json:"nested_user"` // user.max_user_namespaces
+	UpLinks    []string          `json:"up_links"`    // network links that are up; not looked for in the host's network
 }
 
 // ended is how the turn went, seen from inside.

@@ -64,6 +64,7 @@ type initStage struct {
 	gate   int // write end of what the program's process waits at
 	faults int // read end of what it says
 	leaf   int // its pid
+	done   confined
 }
 
 // fail reports why nothing runs, and ends the namespace.
@@ -95,6 +96,9 @@ func (in *initStage) prepare() error {
 			"(on Ubuntu: allow userns for this binary in an AppArmor profile)", err)
 	}
 	unix.Umask(0)
+	if err := passListener(in.plan); err != nil {
+		return err
+	}
 	if err := buildView(in.plan, history); err != nil {
 		return err
 	}
@@ -114,6 +118,12 @@ func (in *initStage) prepare() error {
 	seen, err := observe(in.leaf)
 	if err != nil {
 		return notEnforceable("the confinement could not be read back", err)
+	}
+	seen.confined = in.done
+	if !in.plan.HostNet {
+		if seen.UpLinks, err = upLinks(); err != nil {
+			return notEnforceable("the confinement could not be read back", err)
+		}
 	}
 	return writeJSON(in.report, frameReady, seen)
 }
@@ -138,7 +148,14 @@ func (in *initStage) startLeaf() error {
 	if err != nil {
 		return err
 	}
-	if in.leaf, err = spawn(c, confine); err != nil {
+	in.leaf, err = spawn(c, func() error {
+		var err error
+		if in.done, err = confine(in.plan); err == nil && in.done.Landlock.Scope&unix.LANDLOCK_SCOPE_SIGNAL != 0 {
+			c.expect(stepScope, unix.EPERM, unix.SYS_KILL, 1, 0)
+		}
+		return err
+	})
+	if err != nil {
 		return err
 	}
 	// The streams must end when the last process of the turn ends, so init

@@ -28,11 +28,21 @@ const (
 // writing the namespace's own limits.
 var initCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SETPCAP, unix.CAP_SYS_RESOURCE}
 
+// capsFor adds the right to bring loopback up where that is needed.
+func capsFor(network Network) []uintptr {
+	if network == NetworkAllow {
+		return append(initCaps[:len(initCaps):len(initCaps)], unix.CAP_NET_ADMIN)
+	}
+	return initCaps
+}
+
 // turn is the supervisor's side of one init.
 type turn struct {
 	spec   Spec
+	filter []byte // the system call filter that was asked for
 	proc   *os.Process
 	pipes  *pipes
+	egress *egress
 	frames chan frame
 	exited chan struct{}
 	report Report
@@ -72,16 +82,30 @@ func launchPlan(spec Spec, self bool) (*Process, error) {
 	if os.Geteuid() == 0 {
 		owner = rootBase + spec.Slot
 	}
+	if t.egress, err = newEgress(spec); err != nil {
+		return nil, err
+	}
 	if t.pipes, err = newPipes(spec.Stdin, owner); err != nil {
+		t.egress.end()
 		return nil, fmt.Errorf("start sandbox: %w", err)
 	}
-	if err := t.fork(pins.trees, owner); err != nil {
+	inherited := t.egress.inherit(&p, pins.trees)
+	if t.filter, err = callFilter(p.grants()); err == nil {
+		p.Filter = t.filter
+		err = t.fork(inherited, owner)
+	}
+	t.egress.forked()
+	if err != nil {
+		t.egress.end()
 		t.pipes.close()
 		return nil, err
 	}
 	go t.readFrames()
 	go t.writePlan(p)
 	id, err := t.gate()
+	if err == nil {
+		err = t.egress.open()
+	}
 	if err != nil {
 		t.abandon()
 		return nil, err
@@ -145,11 +169,11 @@ func sysAttr(network Network, owner int) *syscall.SysProcAttr {
 			unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP,
 		Pdeathsig:   syscall.SIGKILL,
 		Setsid:      true,
-		AmbientCaps: initCaps,
+		AmbientCaps: capsFor(network),
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: workUID, HostID: os.Geteuid(), Size: 1}},
 		GidMappings: []syscall.SysProcIDMap{{ContainerID: workUID, HostID: os.Getegid(), Size: 1}},
 	}
-	if network == NetworkNone && on(layerNet) {
+	if network != NetworkHost && on(layerNet) {
 		sys.Cloneflags |= unix.CLONE_NEWNET
 	}
 	if owner >= 0 {
@@ -217,6 +241,9 @@ func (t *turn) gate() (Identity, error) {
 	if err := json.Unmarshal(f.payload, &seen); err != nil {
 		return Identity{}, fmt.Errorf("start sandbox: %w", err)
 	}
+	if err := filtered(seen, t.filter); err != nil {
+		return Identity{}, err
+	}
 	id, err := procid.Of(t.proc.Pid)
 	if err != nil {
 		return Identity{}, fmt.Errorf("start sandbox: %w", err)
@@ -224,6 +251,7 @@ func (t *turn) gate() (Identity, error) {
 	if t.report, err = achieved(t.spec, seen, t.proc.Pid); err != nil {
 		return Identity{}, err
 	}
+	t.limit()
 	return Identity{PID: id.PID, StartTime: id.StartTime, BootID: id.BootID, PIDNS: t.report.Namespaces["pid"]}, nil
 }
 
@@ -234,6 +262,7 @@ func (t *turn) abandon() {
 	case <-t.exited:
 	case <-time.After(waitLimit):
 	}
+	t.egress.end()
 	go func() { // lets readFrames end
 		for range t.frames {
 		}

@@ -21,16 +21,22 @@ const (
 // confine takes every right from the calling thread, for good, in the order in
 // which each step still has the right to take the next. What is forked from the
 // thread has none either.
-func confine() error {
+func confine(p plan) (confined, error) {
+	var done confined
 	if on(layerCaps) {
 		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-			return fmt.Errorf("no_new_privs: %w", err)
+			return done, fmt.Errorf("no_new_privs: %w", err)
 		}
 		if err := dropCapabilities(); err != nil {
-			return err
+			return done, err
 		}
 	}
-	return nil
+	var err error
+	if done.Landlock, err = enterLandlock(p); err != nil {
+		return done, err
+	}
+	done.FilterDigest, err = installFilter(p.Filter)
+	return done, err
 }
 
 // Securebits: root gains nothing, keep-caps and ambient sets are off, and all

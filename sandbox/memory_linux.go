@@ -123,7 +123,7 @@ func (m meter) used() int64 {
 func (m meter) files() (sum int64) {
 	for _, path := range m.mounts {
 		var st unix.Statfs_t
-		if unix.Statfs(path, &st) == nil {
+		if unix.Statfs(path, &st) == nil && st.Type == unix.TMPFS_MAGIC {
 			sum += int64(st.Blocks-st.Bfree)*st.Bsize + int64(st.Files-st.Ffree)*inodeBytes
 		}
 	}

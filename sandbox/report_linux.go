@@ -15,10 +15,13 @@ func achieved(s Spec, seen posture, pid int) (Report, error) {
 	r := Report{
 		Mechanism: "linux-userns", Namespaces: map[string]uint64{}, UIDMap: "", GIDMap: "", Groups: []int{},
 		CapEff: seen.Caps["CapEff"], CapBnd: seen.Caps["CapBnd"], NoNewPrivs: seen.NoNewPrivs, Seccomp: seen.Seccomp,
-		Mounts: seen.Mounts, Rlimits: seen.Rlimits, Files: seen.Files, Network: "netns-no-lo",
+		SeccompDigest: seen.FilterDigest, Landlock: seen.Landlock.ABI, LandlockAsked: landlockNewest,
+		LandlockFiles: seen.Landlock.Files, LandlockNet: seen.Landlock.Net, LandlockScope: seen.Landlock.Scope,
+		Mounts: seen.Mounts, Rlimits: seen.Rlimits, Files: seen.Files,
 	}
-	if s.Network == NetworkHost {
-		r.Network = "host"
+	var err error
+	if r.Network, err = networkOf(s, seen); err != nil {
+		return r, err
 	}
 	var uts unix.Utsname
 	if err := unix.Uname(&uts); err != nil {
@@ -100,23 +103,17 @@ func required(seen posture, outside map[string]string) error {
 // gaps says in plain words what this release does not enforce.
 func gaps(s Spec, r Report) []string {
 	g := []string{
-		"no landlock rules: only the mount view limits files",
-		"memory in tmpfs, memfd and shared segments is not counted in the memory limit",
 		"unix sockets and hard links that were in the workspace before the turn lead outside it",
 	}
-	if r.Seccomp == 0 {
-		g = append(g, "no system call filter: the whole kernel interface is reachable")
-	}
-	if s.MemoryBytes == 0 {
-		g = append(g, "private memory is not bounded")
-	} else {
-		g = append(g, "memory is added up every 20 ms: a turn can be over its limit for a moment before it is ended")
-	}
+	g = append(g, landlockGaps(r)...)
 	if s.Write {
 		g = append(g, "the total size of files in the workspace is not bounded")
 	}
 	if s.Network == NetworkHost {
-		g = append(g, "the host's network is reachable, with its loopback and abstract sockets")
+		g = append(g, "the host's network is reachable, with its loopback")
+	}
+	if s.Network == NetworkAllow {
+		g = append(g, "an allowed connection is not looked into: a server that answers for several names may answer for all of them")
 	}
 	if len(r.Groups) > 0 {
 		g = append(g, "supplementary groups of the caller are kept: an ordinary user cannot drop them")

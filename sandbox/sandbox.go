@@ -21,14 +21,22 @@
 // 200000+Slot, and every bind is mapped so that files keep the owner on the
 // disk that the top of the bind has; files of other owners are read-only.
 //
+// The network is none, the host's, or an allow list: then the way out is a proxy
+// (package proxy) that the supervisor runs for the life of the turn, on a
+// listener that init made inside and passed out, and Result.Egress says what it
+// was asked.
+//
 // # Limitations
 //
 // Linux 5.12 or later, with user namespaces; as root the filesystems of all
 // binds must support idmapped mounts (ext4, xfs, btrfs, tmpfs from 6.3).
 // Elsewhere, and where the outer /proc is masked as in many containers, Start
-// returns ErrNotEnforceable; nothing ever runs with less. There are no Landlock
-// rules and no system call filter: the kernel's whole interface is reachable.
-// Private memory is added up every 20 ms, so a group can be beyond its bound
+// returns ErrNotEnforceable; nothing ever runs with less. The system call filter
+// (package bpf) is always there, for amd64 and arm64; Landlock rules are a second
+// layer where the kernel has them in a usable form, from 5.19, and their absence
+// is a gap. Programs cannot have Unix sockets except as connected pairs, nor
+// netlink without a network, trace each other, make namespaces, or make files in
+// memory. Private memory is added up every 20 ms, so a group can be beyond its bound
 // for a moment; tmpfs, memfd and the size of the workspace are not bounded. Unix sockets and hard links that were
 // in the workspace before the turn lead out of it. An ordinary user cannot drop
 // supplementary groups. Report.Gaps repeats what holds for a turn.
@@ -37,14 +45,17 @@ package sandbox
 import (
 	"errors"
 	"time"
+
+	"holdfast/sandbox/proxy"
 )
 
 // Network is what a turn may reach. The zero value reaches nothing.
 type Network uint8
 
 const (
-	NetworkNone Network = iota // a network namespace of its own, loopback down
-	NetworkHost                // the host's network, by explicit grant only
+	NetworkNone  Network = iota // a network namespace of its own, loopback down
+	NetworkHost                 // the host's network, by explicit grant only
+	NetworkAllow                // a network namespace of its own, in which a proxy leads to what Allow lists and nothing else does
 )
 
 // GitAccess says how a linked worktree's common Git directory is seen.
@@ -76,14 +87,17 @@ type Spec struct {
 	ReplyLimit int    // bytes of HOLDFAST_REPLY that are collected; 0 gives no reply file
 
 	Network  Network
-	Degraded bool // may run where only weaker confinement is possible; this package refuses it until such a mode exists
+	Allow    []string // NetworkAllow: name:port or address:port, as proxy.ParseEndpoint takes them, 1 to 64
+	Degraded bool     // may run where only weaker confinement is possible; this package refuses it until such a mode exists
 
 	Wall        time.Duration // monotonic; 1 s to 24 h
 	Grace       time.Duration // between the polite and the final stop; 0 is 250 ms
 	StreamBytes int           // pending bytes kept a stream; surplus is counted and dropped as a Gap
 	OutputLimit int64         // stdout bytes delivered after which the turn is stopped; 0 is 2 MiB
-	MemoryBytes int64         // private memory of all processes together, beyond which the turn is ended; RLIMIT_DATA of each is twice that, and at least 256 MiB more; 0 sets none
+	MemoryBytes int64         // memory of all processes, /tmp, HOME, /dev/shm and IPC together, beyond which the turn is ended; RLIMIT_DATA of each is twice that, and at least 256 MiB more; 0 sets none
 	Slot        int           // as root: the workload's uid is 200000+Slot; callers give concurrent turns distinct slots
+
+	outside *proxy.Outside // NetworkAllow: what the proxy finds outside; nil is the machine's own
 }
 
 // Stream names which output a chunk came from.
@@ -152,6 +166,7 @@ type Result struct {
 	ReplyErr string // why a reply file that was there was refused
 	Cleanup  Cleanup
 	Report   Report
+	Egress   *proxy.Record // NetworkAllow: what was reached, and what was tried
 }
 
 // Report is the confinement achieved, read back from the live process.
@@ -166,13 +181,25 @@ type Report struct {
 	CapEff     string            `json:"cap_eff"`
 	CapBnd     string            `json:"cap_bnd"`
 	NoNewPrivs bool              `json:"no_new_privs"`
-	Seccomp    int               `json:"seccomp"`  // /proc status value
-	Landlock   int               `json:"landlock"` // ABI applied, 0 none
-	Mounts     string            `json:"mounts"`   // sha256 of mountinfo
-	Rlimits    map[string]uint64 `json:"rlimits"`
-	Network    string            `json:"network"` // "netns-no-lo" | "host"
-	Files      []string          `json:"files"`   // descriptors open in the leaf at exec
-	Gaps       []string          `json:"gaps"`    // what is not enforced, in plain words
+	Seccomp    int               `json:"seccomp"` // /proc status value: 2 is a filter
+	// SeccompDigest is the SHA-256 of the system call filter, in hex.
+	SeccompDigest string `json:"seccomp_digest"`
+	Landlock      int    `json:"landlock"`       // ABI applied, 0 none
+	LandlockAsked int    `json:"landlock_asked"` // the newest that this release knows
+	// What Landlock refuses but where a rule allows it, and what it scopes, as
+	// the kernel's bits.
+	LandlockFiles uint64 `json:"landlock_files"`
+	LandlockNet   uint64 `json:"landlock_net"`
+	LandlockScope uint64 `json:"landlock_scope"`
+
+	Mounts  string            `json:"mounts"` // sha256 of mountinfo
+	Rlimits map[string]uint64 `json:"rlimits"`
+	Network string            `json:"network"` // "netns-no-lo" | "netns-lo-proxy" | "host"
+	Files   []string          `json:"files"`   // descriptors open in the leaf at exec
+	Gaps    []string          `json:"gaps"`    // what is not enforced, in plain words
+
+	Memory      string `json:"memory"`      // what holds MemoryBytes: "data-limit+sampler"; "" where there is none
+	Descendants string `json:"descendants"` // what accounts for every process: "pidns"
 }
 
 // Capability says what this machine can enforce, found by trying.

@@ -90,6 +90,9 @@ func pin(s Spec, self bool) (_ *pinned, err error) {
 			return nil, err
 		}
 	}
+	if err := p.scan(); err != nil {
+		return nil, err
+	}
 	if os.Geteuid() == 0 {
 		if err := p.idmap(s.Slot); err != nil {
 			return nil, err

@@ -29,6 +29,7 @@ const (
 	stepStreams
 	stepFiles
 	stepLimits
+	stepScope    // signals out of the domain must be refused
 	stepPlace    // look for the program
 	stepReplaced // the program is another file
 	stepExecute
@@ -65,6 +66,8 @@ func (r record) err(p plan) error {
 		return fmt.Errorf("prepare the program's process (step %d): %w", r.step, r.errno)
 	case stepLimits:
 		return fmt.Errorf("set limits: %w", r.errno)
+	case stepScope:
+		return notEnforceable(fmt.Sprintf("Landlock scopes were taken but do not hold: a forbidden act gave %v", r.errno), nil)
 	case stepPlace:
 		return fmt.Errorf("program %s is not in the view: %w", p.Program, r.errno)
 	case stepReplaced:
@@ -83,6 +86,7 @@ type call struct {
 	step step
 	trap uintptr
 	a    [4]uintptr
+	want syscall.Errno // what it must answer
 }
 
 // child is everything that the program's process needs. Whatever it points to
@@ -163,6 +167,12 @@ func (c *child) add(s step, trap uintptr, args ...uintptr) {
 	c.calls = append(c.calls, k)
 }
 
+// expect adds a call that must be refused with want.
+func (c *child) expect(s step, want syscall.Errno, trap uintptr, args ...uintptr) {
+	c.add(s, trap, args...)
+	c.calls[len(c.calls)-1].want = want
+}
+
 // addLimits sets limits of the process itself, hard ones, which its
 // descendants keep. None is above what init has.
 func (c *child) addLimits(memory int64) error {
@@ -196,10 +206,10 @@ func (c *child) addLimits(memory int64) error {
 	return nil
 }
 
-// spawn confines a thread of init with give, which cannot be undone, and forks
+// spawn confines a thread of init, which cannot be undone, and forks
 // the program's process from it: that has the thread's credentials, its filter
 // and its domain from the first moment. The thread ends with this.
-func spawn(c *child, give func() error) (pid int, err error) {
+func spawn(c *child, confine func() error) (pid int, err error) {
 	done := make(chan struct{})
 	var once func()
 	once = func() {
@@ -211,7 +221,7 @@ func spawn(c *child, give func() error) (pid int, err error) {
 			return
 		}
 		defer close(done)
-		if err = give(); err != nil {
+		if err = confine(); err != nil {
 			return
 		}
 		var errno syscall.Errno
@@ -241,7 +251,7 @@ func fork(c *child) (int, syscall.Errno) {
 	var n uintptr
 	for i := range c.calls {
 		k := &c.calls[i]
-		if _, _, errno = syscall.RawSyscall6(k.trap, k.a[0], k.a[1], k.a[2], k.a[3], 0, 0); errno != 0 {
+		if _, _, errno = syscall.RawSyscall6(k.trap, k.a[0], k.a[1], k.a[2], k.a[3], 0, 0); errno != k.want {
 			at = k.step
 			goto fail
 		}

@@ -161,7 +161,7 @@ func (s *supervision) finish(frames <-chan frame, reaped bool) {
 	<-s.drained
 	s.out.end()
 	s.turn.pipes.close()
-	r := Result{Report: s.turn.report, Reply: s.reply, Fault: s.fault}
+	r := Result{Report: s.turn.report, Reply: s.reply, Fault: s.fault, Egress: s.turn.egress.end()}
 	r.Stdout, r.Stderr = s.out.produced()
 	if !s.released.IsZero() {
 		r.Elapsed = over.Sub(s.released)
