@@ -7,10 +7,10 @@
 // achieved, as observed from the live process and never as intended.
 //
 // Start is called by the execution owner, from any goroutine. This binary
-// executes itself three deep: the caller is the supervisor; init is the first
-// process of new user, mount, PID, network, IPC, UTS and cgroup namespaces,
-// builds a view from nothing and reaps; the leaf gives up every right, waits
-// for Release and becomes the program. So Reexec must be the first statement
+// executes itself once: the caller is the supervisor; init is the first process
+// of new user, mount, PID, network, IPC, UTS and cgroup namespaces, builds a
+// view from nothing and reaps. The leaf is a fork of a thread of init that gave
+// up every right; it waits for Release and becomes the program. So Reexec must be the first statement
 // of main, and package-level initialisation must be cheap. Nothing here is
 // durable: the caller stores the Identity before Release and asks Gone after a
 // crash. When the supervisor dies, however it dies, the group dies with it.
