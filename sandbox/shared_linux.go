@@ -169,9 +169,9 @@ func sharedRules(p plan) []fileRule {
 		if err != nil {
 			continue
 		}
-		r := fileRule{path: real, rights: landlockRead}
+		r := fileRule{path: real, rights: landlockRead, optional: true}
 		if !st.IsDir() {
-			r.rights, r.file = landlockRead&landlockFile, true
+			r.rights = landlockRead & landlockFile
 		}
 		rules = append(rules, r)
 	}
@@ -179,7 +179,7 @@ func sharedRules(p plan) []fileRule {
 		rules = append(rules, fileRule{path: p.inScratch(name), rights: landlockWrite})
 	}
 	for _, name := range deviceFiles {
-		rules = append(rules, fileRule{path: "/dev/" + name, file: true,
+		rules = append(rules, fileRule{path: "/dev/" + name, optional: true,
 			rights: unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE})
 	}
 	return rules
