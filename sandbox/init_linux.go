@@ -1,14 +1,12 @@
 package sandbox
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 	"unsafe"
 
@@ -63,10 +61,11 @@ func initMain() {
 type initStage struct {
 	plan   plan
 	report rawFile
-	gate   int // write end of the leaf's plan pipe
-	faults int // read end of the leaf's report pipe
+	gate   int // write end of what the program's process waits at
+	faults int // read end of what it says
 	leaf   int // its pid
 	turn   processes
+	done   confined
 }
 
 // fail reports why nothing runs, and ends the namespace.
@@ -100,26 +99,21 @@ func (in *initStage) prepare() error {
 	if err := in.startLeaf(); err != nil {
 		return err
 	}
-	kind, b, err := readFrame(rawFile(in.faults))
+	said, err := readRecord(rawFile(in.faults))
 	if err != nil {
 		return fmt.Errorf("the program's process ended before it was confined: %w", err)
 	}
-	if kind == frameRefuse {
-		var f failure
-		if err := json.Unmarshal(b, &f); err != nil {
-			return err
-		}
-		return f.err()
+	if said.step != stepReady {
+		return said.err(in.plan)
 	}
-	var c confined
-	if kind != frameReady || json.Unmarshal(b, &c) != nil {
-		return fmt.Errorf("the program's process sent frame %q", kind)
+	if dir, err := os.Readlink(procDir(in.leaf) + "/cwd"); err != nil || dir != string(in.plan.Dir) {
+		return fmt.Errorf("working directory is %q, not the workspace: %v", dir, err)
 	}
-	seen, err := observe(in.leaf, c.TID)
+	seen, err := observe(in.leaf)
 	if err != nil {
 		return notEnforceable("the confinement could not be read back", err)
 	}
-	seen.confined = c
+	seen.confined = in.done
 	if !in.plan.HostNet && !in.turn.loose {
 		if seen.UpLinks, err = upLinks(); err != nil {
 			return notEnforceable("the confinement could not be read back", err)
@@ -147,26 +141,41 @@ func (in *initStage) settle(history []byte) error {
 
 func (in *initStage) startLeaf() error {
 	var gate, faults [2]int
-	if err := unix.Pipe2(gate[:], unix.O_CLOEXEC); err != nil {
+	for _, p := range []*[2]int{&gate, &faults} {
+		if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+			return err
+		}
+		// Above the descriptors that the program's process lays out.
+		for i, low := range p {
+			high, err := unix.FcntlInt(uintptr(low), unix.F_DUPFD_CLOEXEC, initSourceFD)
+			if err != nil {
+				return err
+			}
+			unix.Close(low)
+			p[i] = high
+		}
+	}
+	c, err := newChild(in.plan, gate[0], faults[1])
+	if err != nil {
 		return err
 	}
-	if err := unix.Pipe2(faults[:], unix.O_CLOEXEC); err != nil {
+	in.leaf, err = spawn(c, func() error {
+		var err error
+		if in.done, err = confine(in.plan); err == nil && in.done.Landlock.Scope&unix.LANDLOCK_SCOPE_SIGNAL != 0 {
+			c.expect(stepScope, unix.EPERM, unix.SYS_KILL, uintptr(os.Getpid()), 0)
+		}
 		return err
-	}
-	pid, err := syscall.ForkExec("/proc/self/exe", []string{stageLeaf}, &syscall.ProcAttr{
-		Dir: "/", Env: stageEnv,
-		Files: []uintptr{initStdinFD, initStdoutFD, initStderrFD, uintptr(gate[0]), uintptr(faults[1])},
 	})
 	if err != nil {
-		return fmt.Errorf("start the program's process: %w", err)
+		return err
 	}
 	// The streams must end when the last process of the turn ends, so init
 	// keeps no copy of them.
 	for _, fd := range []int{initStdinFD, initStdoutFD, initStderrFD, gate[0], faults[1]} {
 		unix.Close(fd)
 	}
-	in.leaf, in.gate, in.faults = pid, gate[1], faults[0]
-	return writeJSON(rawFile(in.gate), framePlan, in.plan)
+	in.gate, in.faults = gate[1], faults[0]
+	return nil
 }
 
 // reaped is one process that ended.
@@ -292,11 +301,12 @@ func (in *initStage) listen() (<-chan byte, <-chan reaped, <-chan []byte) {
 		}
 	}()
 	go func() {
-		kind, b, err := readFrame(rawFile(in.faults))
-		if err != nil || kind != frameFault {
-			b = nil // the pipe was closed by execve, or by the end of the leaf
+		said, err := readRecord(rawFile(in.faults))
+		if err != nil {
+			faults <- nil // the pipe was closed by execve, or by the end of the process
+			return
 		}
-		faults <- b
+		faults <- []byte(said.err(in.plan).Error())
 	}()
 	return control, dead, faults
 }

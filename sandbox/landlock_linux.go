@@ -162,7 +162,7 @@ func enterLandlock(p plan) (landlocked, error) {
 	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_RESTRICT_SELF, set, 0, 0); errno != 0 {
 		return landlocked{}, fmt.Errorf("enter Landlock rules: %w", errno)
 	}
-	return h, landlockHolds(h, p)
+	return h, landlockHolds(p)
 }
 
 // landlockRulePort is LANDLOCK_RULE_NET_PORT, which x/sys has no name for.
@@ -209,9 +209,10 @@ func (r fileRule) add(set int, handled uint64) error {
 	return nil
 }
 
-// landlockHolds tries what only the domain refuses: a socket's node in /tmp
-// and, where signals are scoped, to look for init.
-func landlockHolds(h landlocked, p plan) error {
+// landlockHolds tries what only the domain refuses: a socket's node in /tmp.
+// Its scope is tried by the program's process: the threads of one process may
+// always signal each other.
+func landlockHolds(p plan) error {
 	node := tmpDir + "/.holdfast"
 	if p.shared() {
 		node = p.inScratch(scratchTmp) + "/.holdfast"
@@ -219,12 +220,6 @@ func landlockHolds(h landlocked, p plan) error {
 	if err := unix.Mknod(node, unix.S_IFSOCK|0o600, 0); !errors.Is(err, unix.EACCES) {
 		unix.Unlink(node)
 		return notEnforceable(fmt.Sprintf("Landlock rules were taken but do not hold: a forbidden act gave %v", err), nil)
-	}
-	if h.Scope&unix.LANDLOCK_SCOPE_SIGNAL == 0 {
-		return nil
-	}
-	if err := unix.Kill(unix.Getppid(), 0); !errors.Is(err, unix.EPERM) {
-		return notEnforceable(fmt.Sprintf("Landlock scopes were taken but do not hold: a forbidden act gave %v", err), nil)
 	}
 	return nil
 }

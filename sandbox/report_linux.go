@@ -119,7 +119,7 @@ func required(seen posture, outside map[string]string) error {
 // gaps says in plain words what this release does not enforce.
 func gaps(s Spec, r Report) []string {
 	g := []string{
-		"unix sockets and hard links that were in the workspace before the turn lead outside it",
+		"hard links that were in the workspace before the turn lead outside it",
 	}
 	g = append(g, landlockGaps(r)...)
 	if s.Write {

@@ -7,10 +7,10 @@
 // achieved, as observed from the live process and never as intended.
 //
 // Start is called by the execution owner, from any goroutine. This binary
-// executes itself three deep: the caller is the supervisor; init is the first
-// process of new user, mount, PID, network, IPC, UTS and cgroup namespaces,
-// builds a view from nothing and reaps; the leaf gives up every right, waits
-// for Release and becomes the program. So Reexec must be the first statement
+// executes itself once: the caller is the supervisor; init is the first process
+// of new user, mount, PID, network, IPC, UTS and cgroup namespaces, builds a
+// view from nothing and reaps. The leaf is a fork of a thread of init that gave
+// up every right; it waits for Release and becomes the program. So Reexec must be the first statement
 // of main, and package-level initialisation must be cheap. Nothing here is
 // durable: the caller stores the Identity before Release and asks Gone after a
 // crash. When the supervisor dies, however it dies, the group dies with it.
@@ -37,7 +37,7 @@
 // is a gap. Programs cannot have Unix sockets except as connected pairs, nor
 // netlink without a network, trace each other, make namespaces, or make files in
 // memory. Private memory is added up every 20 ms, so a group can be beyond its bound
-// for a moment; tmpfs, memfd and the size of the workspace are not bounded. Unix sockets and hard links that were
+// for a moment; the size of the workspace is not bounded. Hard links that were
 // in the workspace before the turn lead out of it. An ordinary user cannot drop
 // supplementary groups. Report.Gaps repeats what holds for a turn.
 package sandbox
