@@ -52,6 +52,8 @@ func sharable(s Spec, pins *pinned) string {
 		return "as root nothing runs without namespaces; run the host as an ordinary user"
 	case s.Write:
 		return "a turn that writes its workspace needs namespaces: without them its .git could be replaced"
+	case s.Network == NetworkAllow:
+		return "an allow list needs a network namespace; give the turn no network or the host's"
 	case len(pins.cover) > 0:
 		return "the Git directory lies in what the turn may read and cannot be hidden without namespaces; allow git to be read"
 	case landlockKernel() < sharedABI:
