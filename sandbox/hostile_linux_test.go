@@ -20,8 +20,9 @@ import (
 func hostileMain(args []string) {
 	programs := map[string]func([]string){
 		"attempts": attempts, "fds": listDescriptors, "env": listEnvironment, "flood": flood, "signals": signalInit,
+		"directly": directly, "fetch": fetch, "speak": speak,
 		"forge": forge, "stubborn": stubborn, "posture": showPosture, "dial": dial, "count": countInput,
-		"overwrite": overwrite, "escape": escape,
+		"share": shareAttempts, "overwrite": overwrite, "escape": escape,
 		"honest": honest, "calls": rawCalls, "idle": idle,
 	}
 	program, ok := programs[args[0]]

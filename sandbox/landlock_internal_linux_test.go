@@ -100,7 +100,7 @@ func TestFiltered(t *testing.T) {
 			t.Errorf("%s: taken", name)
 		}
 	}
-	network, err := callFilter(plan{Sockets: true}.grants())
+	network, err := callFilter(plan{HostNet: true}.grants())
 	if err != nil || filterDigest(network) == filterDigest(asked) || filtered(good, network) == nil {
 		t.Errorf("filters are mixed up: %v", err)
 	}

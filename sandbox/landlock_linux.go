@@ -90,6 +90,9 @@ type fileRule struct {
 // of a directory again, so the .git pointer, and read-only binds in the workspace
 // or in /tmp, stay the mounts' business.
 func fileRules(p plan) []fileRule {
+	if p.shared() {
+		return sharedRules(p)
+	}
 	rules := []fileRule{
 		{path: "/", rights: unix.LANDLOCK_ACCESS_FS_READ_DIR},
 		{path: "/etc", rights: landlockRead},
@@ -127,6 +130,16 @@ func fileRules(p plan) []fileRule {
 	return rules
 }
 
+// landlockKernel is the ABI of this kernel's Landlock, 0 where it is not built
+// in or was switched off at boot.
+func landlockKernel() int {
+	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
+	if errno != 0 {
+		return 0
+	}
+	return int(abi)
+}
+
 // enterLandlock puts this thread into a domain of its own, for good, where the
 // kernel has Landlock. It has no way to be read back, so it is tried: an act
 // that nothing else forbids must be refused afterwards.
@@ -134,14 +147,7 @@ func enterLandlock(p plan) (landlocked, error) {
 	if !on(layerLandlock) {
 		return landlocked{}, nil
 	}
-	kernel, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
-	if errno == unix.ENOSYS || errno == unix.EOPNOTSUPP {
-		return landlocked{}, nil // not built in, or switched off at boot
-	}
-	if errno != 0 {
-		return landlocked{}, fmt.Errorf("ask for Landlock: %w", errno)
-	}
-	h := handled(int(kernel), p)
+	h := handled(landlockKernel(), p)
 	if h.ABI == 0 {
 		return h, nil
 	}
@@ -158,10 +164,31 @@ func enterLandlock(p plan) (landlocked, error) {
 			return landlocked{}, err
 		}
 	}
+	if err := allowProxy(int(set), h, p.ProxyPort); err != nil {
+		return landlocked{}, err
+	}
 	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_RESTRICT_SELF, set, 0, 0); errno != 0 {
 		return landlocked{}, fmt.Errorf("enter Landlock rules: %w", errno)
 	}
-	return h, landlockHolds(h)
+	return h, landlockHolds(p)
+}
+
+// landlockRulePort is LANDLOCK_RULE_NET_PORT, which x/sys has no name for.
+const landlockRulePort = 2
+
+// allowProxy lets the turn connect to the one port that leads out; 0: to none.
+func allowProxy(set int, h landlocked, port int) error {
+	if port == 0 || h.Net&unix.LANDLOCK_ACCESS_NET_CONNECT_TCP == 0 {
+		return nil
+	}
+	to := struct{ allowed, port uint64 }{unix.LANDLOCK_ACCESS_NET_CONNECT_TCP, uint64(port)} // landlock_net_port_attr
+	_, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(set), landlockRulePort,
+		uintptr(unsafe.Pointer(&to)), 0, 0, 0)
+	runtime.KeepAlive(&to)
+	if errno != 0 {
+		return fmt.Errorf("allow the proxy's port: %w", errno)
+	}
+	return nil
 }
 
 func (r fileRule) add(set int, handled uint64) error {
@@ -193,21 +220,19 @@ func (r fileRule) add(set int, handled uint64) error {
 	return nil
 }
 
-// landlockHolds tries what only the domain refuses: to look for init where
-// signals are scoped, and a socket's node in /tmp where they are not.
-func landlockHolds(h landlocked) error {
-	const node = tmpDir + "/.holdfast"
-	want, err := unix.EPERM, error(nil)
-	if h.Scope&unix.LANDLOCK_SCOPE_SIGNAL != 0 {
-		err = unix.Kill(1, 0)
-	} else {
-		want, err = unix.EACCES, unix.Mknod(node, unix.S_IFSOCK|0o600, 0)
+// landlockHolds tries what only the domain refuses: a socket's node in /tmp.
+// Its scope is tried by the program's process: the threads of one process may
+// always signal each other.
+func landlockHolds(p plan) error {
+	node := tmpDir + "/.holdfast"
+	if p.shared() {
+		node = p.inScratch(scratchTmp) + "/.holdfast"
 	}
-	if errors.Is(err, want) {
-		return nil
+	if err := unix.Mknod(node, unix.S_IFSOCK|0o600, 0); !errors.Is(err, unix.EACCES) {
+		unix.Unlink(node)
+		return notEnforceable(fmt.Sprintf("Landlock rules were taken but do not hold: a forbidden act gave %v", err), nil)
 	}
-	unix.Unlink(node)
-	return notEnforceable(fmt.Sprintf("Landlock rules were taken but do not hold: a forbidden act gave %v", err), nil)
+	return nil
 }
 
 // landlockGaps says what is missing where this kernel's Landlock is of no use.

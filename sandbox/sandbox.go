@@ -7,10 +7,10 @@
 // achieved, as observed from the live process and never as intended.
 //
 // Start is called by the execution owner, from any goroutine. This binary
-// executes itself three deep: the caller is the supervisor; init is the first
-// process of new user, mount, PID, network, IPC, UTS and cgroup namespaces,
-// builds a view from nothing and reaps; the leaf gives up every right, waits
-// for Release and becomes the program. So Reexec must be the first statement
+// executes itself once: the caller is the supervisor; init is the first process
+// of new user, mount, PID, network, IPC, UTS and cgroup namespaces, builds a
+// view from nothing and reaps. The leaf is a fork of a thread of init that gave
+// up every right; it waits for Release and becomes the program. So Reexec must be the first statement
 // of main, and package-level initialisation must be cheap. Nothing here is
 // durable: the caller stores the Identity before Release and asks Gone after a
 // crash. When the supervisor dies, however it dies, the group dies with it.
@@ -20,6 +20,11 @@
 // private memory. As root the program never has the host's root: it is user
 // 200000+Slot, and every bind is mapped so that files keep the owner on the
 // disk that the top of the bind has; files of other owners are read-only.
+//
+// The network is none, the host's, or an allow list: then the way out is a proxy
+// (package proxy) that the supervisor runs for the life of the turn, on a
+// listener that init made inside and passed out, and Result.Egress says what it
+// was asked.
 //
 // # Limitations
 //
@@ -40,14 +45,17 @@ package sandbox
 import (
 	"errors"
 	"time"
+
+	"holdfast/sandbox/proxy"
 )
 
 // Network is what a turn may reach. The zero value reaches nothing.
 type Network uint8
 
 const (
-	NetworkNone Network = iota // a network namespace of its own, loopback down
-	NetworkHost                // the host's network, by explicit grant only
+	NetworkNone  Network = iota // a network namespace of its own, loopback down
+	NetworkHost                 // the host's network, by explicit grant only
+	NetworkAllow                // a network namespace of its own, in which a proxy leads to what Allow lists and nothing else does
 )
 
 // GitAccess says how a linked worktree's common Git directory is seen.
@@ -79,7 +87,8 @@ type Spec struct {
 	ReplyLimit int    // bytes of HOLDFAST_REPLY that are collected; 0 gives no reply file
 
 	Network  Network
-	Degraded bool // may run where only weaker confinement is possible; this package refuses it until such a mode exists
+	Allow    []string // NetworkAllow: name:port or address:port, as proxy.ParseEndpoint takes them, 1 to 64
+	Degraded bool     // may run where only weaker confinement is possible; this package refuses it until such a mode exists
 
 	Wall        time.Duration // monotonic; 1 s to 24 h
 	Grace       time.Duration // between the polite and the final stop; 0 is 250 ms
@@ -87,6 +96,8 @@ type Spec struct {
 	OutputLimit int64         // stdout bytes delivered after which the turn is stopped; 0 is 2 MiB
 	MemoryBytes int64         // memory of all processes, /tmp, HOME, /dev/shm and IPC together, beyond which the turn is ended; RLIMIT_DATA of each is twice that, and at least 256 MiB more; 0 sets none
 	Slot        int           // as root: the workload's uid is 200000+Slot; callers give concurrent turns distinct slots
+
+	outside *proxy.Outside // NetworkAllow: what the proxy finds outside; nil is the machine's own
 }
 
 // Stream names which output a chunk came from.
@@ -117,7 +128,8 @@ type Identity struct {
 	PID       int    `json:"pid"`        // init of the PID namespace, as the host sees it
 	StartTime uint64 `json:"start_time"` // field 22 of /proc/PID/stat, clock ticks since boot
 	BootID    string `json:"boot_id"`
-	PIDNS     uint64 `json:"pid_ns"` // inode of the PID namespace, 0 where there is none
+	PIDNS     uint64 `json:"pid_ns"`           // inode of the PID namespace, 0 where there is none
+	Shared    bool   `json:"shared,omitempty"` // a degraded turn: it had no PID namespace
 }
 
 // Ending says how the program ended. Values are stored: never renumber.
@@ -155,12 +167,13 @@ type Result struct {
 	ReplyErr string // why a reply file that was there was refused
 	Cleanup  Cleanup
 	Report   Report
+	Egress   *proxy.Record // NetworkAllow: what was reached, and what was tried
 }
 
 // Report is the confinement achieved, read back from the live process.
 // Its JSON form goes into the evidence as it stands.
 type Report struct {
-	Mechanism  string            `json:"mechanism"` // "linux-userns"
+	Mechanism  string            `json:"mechanism"` // "linux-userns" | "linux-landlock"
 	Kernel     string            `json:"kernel"`
 	Namespaces map[string]uint64 `json:"namespaces"` // name -> inode, only those that differ from the host's
 	UIDMap     string            `json:"uid_map"`
@@ -182,17 +195,18 @@ type Report struct {
 
 	Mounts  string            `json:"mounts"` // sha256 of mountinfo
 	Rlimits map[string]uint64 `json:"rlimits"`
-	Network string            `json:"network"` // "netns-no-lo" | "host"
+	Network string            `json:"network"` // "netns-no-lo" | "netns-lo-proxy" | "host" | "seccomp-sockets"
 	Files   []string          `json:"files"`   // descriptors open in the leaf at exec
 	Gaps    []string          `json:"gaps"`    // what is not enforced, in plain words
 
-	Memory      string `json:"memory"`      // what holds MemoryBytes: "data-limit+sampler"; "" where there is none
-	Descendants string `json:"descendants"` // what accounts for every process: "pidns"
+	Memory      string `json:"memory"`      // what holds MemoryBytes: "data-limit+sampler" | "data-limit"; "" where there is none
+	Descendants string `json:"descendants"` // what accounts for every process: "pidns" | "subreaper"
 }
 
 // Capability says what this machine can enforce, found by trying.
 type Capability struct {
 	Mechanism string   `json:"mechanism"` // "" where nothing can be enforced
+	Degraded  bool     `json:"degraded"`  // whether a turn with Spec.Degraded that only reads can run all the same
 	Checks    []Check  `json:"checks"`
 	Gaps      []string `json:"gaps"`
 }

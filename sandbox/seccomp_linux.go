@@ -47,18 +47,17 @@ func callFilter(granted bpf.Grant) ([]byte, error) {
 // grants are what the filter of a plan lets through beyond the common policy.
 func (p plan) grants() bpf.Grant {
 	var g bpf.Grant
-	if p.Sockets {
+	if p.sockets() {
 		g |= bpf.Sockets
 	}
 	if p.MemoryCgroup {
 		g |= bpf.MemoryFiles
 	}
+	if p.shared() {
+		g |= bpf.Shared
+	}
 	return g
 }
-
-// sockets reports whether the turn may make internet sockets: where there is no
-// network, no socket is of any use.
-func (s Spec) sockets() bool { return s.Network != NetworkNone }
 
 // installFilter puts the filter on this thread, for good, and returns its
 // digest. It comes last: the filter refuses what the steps before it need. Other

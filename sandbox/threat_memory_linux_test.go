@@ -18,7 +18,7 @@ import (
 
 // limitPrograms are the hostile programs of the tests of limits.
 var limitPrograms = map[string]func([]string){
-	"hold": holdMemory,
+	"memory": holdMemory,
 }
 
 // holdMemory takes MiB of memory in one form, and sleeps. Where the form is
@@ -165,7 +165,7 @@ func TestThreatS28(t *testing.T) {
 		"files in home", "semaphores", "page tables", "first thread gone"} {
 		t.Run(form, func(t *testing.T) {
 			t.Parallel()
-			s := hostile(t, "hold", form, "256")
+			s := hostile(t, "memory", form, "256")
 			s.MemoryBytes, s.Wall = 128<<20, time.Minute
 			if form == "page tables" {
 				s.Arguments[len(s.Arguments)-1] = "140"
@@ -193,7 +193,7 @@ func TestThreatS30(t *testing.T) {
 	for _, form := range []string{"files in /tmp", "files in home", "files in /dev/shm"} {
 		t.Run(form, func(t *testing.T) {
 			t.Parallel()
-			s := hostile(t, "hold", form, "1000")
+			s := hostile(t, "memory", form, "1000")
 			s.MemoryBytes = 384 << 20
 			r, o := run(t, s)
 			exited(t, r, o, 10)

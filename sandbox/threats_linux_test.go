@@ -26,6 +26,7 @@ var needed = []struct{ test, off string }{
 	{"TestThreatS9", "dumpable,caps,landlock"},
 	{"TestThreatS10", "seccomp"},
 	{"TestThreatS18S20", "net,seccomp,landlock"},
+	{"TestThreatS18", "net,landlock,seccomp"},
 	{"TestThreatS20WithNetwork", "seccomp,landlock"},
 	{"TestThreatS21", "seccomp,landlock"},
 	{"TestThreatS22", "seccomp"},
@@ -40,6 +41,8 @@ var needed = []struct{ test, off string }{
 	{"TestThreatS49", "landlock"},
 	{"TestThreatS50", "caps"},
 	{"TestThreatS58", "seccomp"},
+	{"TestThreatS23", "proxy"},
+	{"TestSharedTurn", "seccomp"},
 }
 
 // TestThreatsNeedTheirLayers runs each test of a threat without what stops the
