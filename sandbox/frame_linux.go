@@ -16,7 +16,9 @@ type plan struct {
 	ProxyFD   int      `json:"proxy_fd"`   // where init passes its listener out
 	// MemoryCgroup: a memory cgroup holds the turn, and counts what no process maps.
 	MemoryCgroup bool   `json:"memory_cgroup"`
-	Filter       []byte `json:"filter"` // the system call filter, as the kernel takes it
+	Filter       []byte `json:"filter"`  // the system call filter, as the kernel takes it
+	Scratch      exact  `json:"scratch"` // the private directory of a turn without namespaces, "" with them
+	Others       int    `json:"others"`  // without namespaces: processes that the kernel counts besides the turn's
 	History      bool   `json:"history"`
 	Reply        int    `json:"reply"`
 	Memory       int64  `json:"memory"`

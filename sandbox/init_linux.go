@@ -64,6 +64,7 @@ type initStage struct {
 	gate   int // write end of what the program's process waits at
 	faults int // read end of what it says
 	leaf   int // its pid
+	turn   processes
 	done   confined
 }
 
@@ -75,12 +76,13 @@ func (in *initStage) fail(err error) {
 
 // prepare does everything up to the gate.
 func (in *initStage) prepare() error {
-	if os.Getpid() != 1 {
-		return errors.New("this stage runs only as the first process of a sandbox")
-	}
 	var err error
 	if in.plan, err = readPlan(rawFile(initPlanFD)); err != nil {
 		return err
+	}
+	in.turn.loose = in.plan.shared()
+	if os.Getpid() != 1 && !in.turn.loose {
+		return errors.New("this stage runs only as the first process of a sandbox")
 	}
 	var history []byte
 	if in.plan.History {
@@ -91,15 +93,7 @@ func (in *initStage) prepare() error {
 		history = b
 	}
 	unix.Close(initPlanFD)
-	if err := unix.Sethostname([]byte(hostName)); err != nil {
-		return notEnforceable("no rights inside the new user namespace; a security profile may take them away "+
-			"(on Ubuntu: allow userns for this binary in an AppArmor profile)", err)
-	}
-	unix.Umask(0)
-	if err := passListener(in.plan); err != nil {
-		return err
-	}
-	if err := buildView(in.plan, history); err != nil {
+	if err := in.settle(history); err != nil {
 		return err
 	}
 	if err := in.startLeaf(); err != nil {
@@ -120,12 +114,29 @@ func (in *initStage) prepare() error {
 		return notEnforceable("the confinement could not be read back", err)
 	}
 	seen.confined = in.done
-	if !in.plan.HostNet {
+	if !in.plan.HostNet && !in.turn.loose {
 		if seen.UpLinks, err = upLinks(); err != nil {
 			return notEnforceable("the confinement could not be read back", err)
 		}
 	}
 	return writeJSON(in.report, frameReady, seen)
+}
+
+// settle makes what surrounds the program: the view, or without namespaces
+// only the hold on what descends from this process.
+func (in *initStage) settle(history []byte) error {
+	if in.turn.loose {
+		return reap()
+	}
+	if err := unix.Sethostname([]byte(hostName)); err != nil {
+		return notEnforceable("no rights inside the new user namespace; a security profile may take them away "+
+			"(on Ubuntu: allow userns for this binary in an AppArmor profile)", err)
+	}
+	unix.Umask(0)
+	if err := passListener(in.plan); err != nil {
+		return err
+	}
+	return buildView(in.plan, history)
 }
 
 func (in *initStage) startLeaf() error {
@@ -151,7 +162,7 @@ func (in *initStage) startLeaf() error {
 	in.leaf, err = spawn(c, func() error {
 		var err error
 		if in.done, err = confine(in.plan); err == nil && in.done.Landlock.Scope&unix.LANDLOCK_SCOPE_SIGNAL != 0 {
-			c.expect(stepScope, unix.EPERM, unix.SYS_KILL, 1, 0)
+			c.expect(stepScope, unix.EPERM, unix.SYS_KILL, uintptr(os.Getpid()), 0)
 		}
 		return err
 	})
@@ -181,35 +192,50 @@ func (in *initStage) serve() {
 	var fault []byte
 	grace := time.NewTimer(time.Hour)
 	alive := true
-	var over <-chan struct{} // nil until the program runs
+	var over <-chan struct{}   // nil until the program runs
+	var again <-chan time.Time // goes on killing, where one time is not enough
+	kill := func() {
+		in.turn.signal(unix.SIGKILL)
+		if in.turn.loose {
+			again = time.After(sweepEvery)
+		}
+	}
 	for dead != nil {
 		select {
 		case c, ok := <-control:
 			switch {
 			case !ok:
-				os.Exit(125) // nobody is left to report to
+				// Nobody is left to report to. The namespace ends with this
+				// process; without one, everything is ended first.
+				if !in.turn.loose {
+					os.Exit(125)
+				}
+				control = nil
+				kill()
 			case c == controlRelease && !e.Ran && !e.Stopped:
 				e.Ran = true
 				unix.Write(in.gate, []byte{controlRelease})
-				if in.plan.Memory > 0 && on(layerMemory) {
+				if in.plan.Memory > 0 && on(layerMemory) && !in.turn.loose {
 					over = watchMemory(newMeter(in.plan))
 				}
 			case c == controlStop && !e.Stopped:
 				e.Stopped = alive
 				if !e.Ran {
-					unix.Kill(-1, unix.SIGKILL)
+					kill()
 					break
 				}
-				unix.Kill(-1, unix.SIGTERM)
-				unix.Kill(-1, unix.SIGCONT) // a stopped process must see it too
+				in.turn.signal(unix.SIGTERM)
+				in.turn.signal(unix.SIGCONT) // a stopped process must see it too
 				grace.Reset(time.Duration(in.plan.GraceNS))
 			}
+		case <-again:
+			kill()
 		case <-grace.C:
-			unix.Kill(-1, unix.SIGKILL)
+			kill()
 		case <-over:
 			over = nil
 			e.Memory = alive
-			unix.Kill(-1, unix.SIGKILL)
+			kill()
 		case fault = <-faults:
 			faults = nil
 		case r, ok := <-dead:
@@ -221,9 +247,9 @@ func (in *initStage) serve() {
 			if r.pid == in.leaf {
 				alive, left = false, time.Now()
 				e.Exit, e.Signal = exitOf(r.status)
-				e.Left = countAlive()
+				e.Left = in.turn.alive()
 				if on(layerPID) {
-					unix.Kill(-1, unix.SIGKILL)
+					kill()
 				}
 			}
 		}
@@ -235,7 +261,7 @@ func (in *initStage) serve() {
 		writeFrame(in.report, frameFault, fault)
 	}
 	// No process is left that could change the file while it is read.
-	if reply, err := collectReply(in.plan.Reply); err != nil {
+	if reply, err := collectReply(in.plan.replyFile(), in.plan.Reply); err != nil {
 		e.ReplyErr = err.Error()
 	} else if reply != nil {
 		writeFrame(in.report, frameReply, reply)
@@ -318,11 +344,11 @@ func countAlive() int {
 
 // collectReply reads the reply file, which the workload made as it liked. It
 // returns nil where there is none.
-func collectReply(limit int) ([]byte, error) {
+func collectReply(path string, limit int) ([]byte, error) {
 	if limit == 0 {
 		return nil, nil
 	}
-	fd, err := unix.Openat2(unix.AT_FDCWD, replyPath, &unix.OpenHow{
+	fd, err := unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{
 		Flags: unix.O_RDONLY | unix.O_NONBLOCK | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
 	if errors.Is(err, unix.ENOENT) {
 		return nil, nil

@@ -89,6 +89,9 @@ type fileRule struct {
 // reached, may not. The rules cannot take a file out of a directory again, so
 // the .git pointer and read-only binds inside the workspace stay the mounts'.
 func fileRules(p plan) []fileRule {
+	if p.shared() {
+		return sharedRules(p)
+	}
 	rules := []fileRule{
 		{path: "/", rights: landlockRead},
 		// One's own processes: their names, their scores, their memory. The rest
@@ -119,6 +122,16 @@ func fileRules(p plan) []fileRule {
 	return rules
 }
 
+// landlockKernel is the ABI of this kernel's Landlock, 0 where it is not built
+// in or was switched off at boot.
+func landlockKernel() int {
+	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
+	if errno != 0 {
+		return 0
+	}
+	return int(abi)
+}
+
 // enterLandlock puts this thread into a domain of its own, for good, where the
 // kernel has Landlock. It has no way to be read back, so it is tried: an act
 // that nothing else forbids must be refused afterwards.
@@ -126,14 +139,7 @@ func enterLandlock(p plan) (landlocked, error) {
 	if !on(layerLandlock) {
 		return landlocked{}, nil
 	}
-	kernel, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
-	if errno == unix.ENOSYS || errno == unix.EOPNOTSUPP {
-		return landlocked{}, nil // not built in, or switched off at boot
-	}
-	if errno != 0 {
-		return landlocked{}, fmt.Errorf("ask for Landlock: %w", errno)
-	}
-	h := handled(int(kernel), p)
+	h := handled(landlockKernel(), p)
 	if h.ABI == 0 {
 		return h, nil
 	}
@@ -156,7 +162,7 @@ func enterLandlock(p plan) (landlocked, error) {
 	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_RESTRICT_SELF, set, 0, 0); errno != 0 {
 		return landlocked{}, fmt.Errorf("enter Landlock rules: %w", errno)
 	}
-	return h, landlockHolds()
+	return h, landlockHolds(p)
 }
 
 // landlockRulePort is LANDLOCK_RULE_NET_PORT, which x/sys has no name for.
@@ -206,8 +212,11 @@ func (r fileRule) add(set int, handled uint64) error {
 // landlockHolds tries what only the domain refuses: a socket's node in /tmp.
 // Its scope is tried by the program's process: the threads of one process may
 // always signal each other.
-func landlockHolds() error {
-	const node = tmpDir + "/.holdfast"
+func landlockHolds(p plan) error {
+	node := tmpDir + "/.holdfast"
+	if p.shared() {
+		node = p.inScratch(scratchTmp) + "/.holdfast"
+	}
 	if err := unix.Mknod(node, unix.S_IFSOCK|0o600, 0); !errors.Is(err, unix.EACCES) {
 		unix.Unlink(node)
 		return notEnforceable(fmt.Sprintf("Landlock rules were taken but do not hold: a forbidden act gave %v", err), nil)

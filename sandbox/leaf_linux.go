@@ -25,7 +25,11 @@ func confine(p plan) (confined, error) {
 		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 			return done, fmt.Errorf("no_new_privs: %w", err)
 		}
-		if err := dropCapabilities(); err != nil {
+		drop := dropCapabilities
+		if p.shared() {
+			drop = clearCapabilities
+		}
+		if err := drop(); err != nil {
 			return done, err
 		}
 	}

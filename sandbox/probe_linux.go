@@ -22,10 +22,16 @@ import (
 func Probe() Capability {
 	checks, gaps, err := probe()
 	if err != nil {
-		return Capability{
+		c := Capability{
 			Checks: []Check{{Name: "start a sandbox", Detail: err.Error(), Fix: fixOf(err)}},
 			Gaps:   []string{"nothing can be enforced, so no turn is started"},
 		}
+		if errors.Is(err, ErrNotEnforceable) && probeShared(err) {
+			c.Degraded = true
+			c.Gaps = append([]string{"only turns that read and whose grant allows degraded confinement are started"},
+				sharedGaps(Spec{}, Report{})...)
+		}
+		return c
 	}
 	c := Capability{Mechanism: "linux-userns", Checks: checks, Gaps: gaps}
 	for _, check := range checks {

@@ -21,6 +21,7 @@ type pinned struct {
 	sources []source
 	cover   []exact
 	program fileID
+	base    amount     // what is in the workspace
 	trees   []*os.File // as root: the detached, idmapped mounts, in the order of sources
 }
 

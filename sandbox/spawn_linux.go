@@ -156,7 +156,7 @@ func newChild(p plan, gate, faults int) (*child, error) {
 	// but init has to read this process back.
 	c.add(stepDumpable, unix.SYS_PRCTL, unix.PR_SET_DUMPABLE, 1)
 	if on(layerRlimits) {
-		return c, c.addLimits(p.Memory)
+		return c, c.addLimits(p)
 	}
 	return c, nil
 }
@@ -175,7 +175,7 @@ func (c *child) expect(s step, want syscall.Errno, trap uintptr, args ...uintptr
 
 // addLimits sets limits of the process itself, hard ones, which its
 // descendants keep. None is above what init has.
-func (c *child) addLimits(memory int64) error {
+func (c *child) addLimits(p plan) error {
 	limits := []struct {
 		which int
 		value uint64
@@ -183,15 +183,15 @@ func (c *child) addLimits(memory int64) error {
 		{unix.RLIMIT_CORE, 0},
 		{unix.RLIMIT_NOFILE, limitFiles},
 		{unix.RLIMIT_FSIZE, limitFileBytes},
-		{unix.RLIMIT_NPROC, limitProcesses},
+		{unix.RLIMIT_NPROC, limitProcesses + uint64(p.Others)},
 		{unix.RLIMIT_MEMLOCK, limitLocked},
 		{unix.RLIMIT_MSGQUEUE, 0},
 	}
-	if memory > 0 {
+	if p.Memory > 0 {
 		limits = append(limits, struct {
 			which int
 			value uint64
-		}{unix.RLIMIT_DATA, uint64(dataLimit(memory))})
+		}{unix.RLIMIT_DATA, uint64(dataLimit(p.Memory))})
 	}
 	c.limits = make([]unix.Rlimit, len(limits))
 	for i, l := range limits {

@@ -40,6 +40,7 @@ var needed = []struct{ test, off string }{
 	{"TestThreatS50", "caps"},
 	{"TestThreatS58", "seccomp"},
 	{"TestThreatS23", "proxy"},
+	{"TestSharedTurn", "seccomp"},
 }
 
 // TestThreatsNeedTheirLayers runs each test of a threat without what stops the

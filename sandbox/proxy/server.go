@@ -190,9 +190,6 @@ func (s *Server) serve(c net.Conn) {
 	if verdict == Allowed {
 		far, verdict = s.connect(target)
 	}
-	if s.ctx.Err() != nil && verdict != Allowed {
-		return // the turn ended meanwhile
-	}
 	key := s.tally.attempt(name, verdict)
 	if verdict != Allowed {
 		s.refuse(c, verdict)
