@@ -52,6 +52,8 @@ func sharable(s Spec, pins *pinned) string {
 		return "as root nothing runs without namespaces; run the host as an ordinary user"
 	case s.Write:
 		return "a turn that writes its workspace needs namespaces: without them its .git could be replaced"
+	case s.Network == NetworkAllow:
+		return "an allow list needs a network namespace; give the turn no network or the host's"
 	case len(pins.cover) > 0:
 		return "the Git directory lies in what the turn may read and cannot be hidden without namespaces; allow git to be read"
 	case landlockKernel() < sharedABI:
@@ -169,9 +171,9 @@ func sharedRules(p plan) []fileRule {
 		if err != nil {
 			continue
 		}
-		r := fileRule{path: real, rights: landlockRead}
+		r := fileRule{path: real, rights: landlockRead, optional: true}
 		if !st.IsDir() {
-			r.rights, r.file = landlockRead&landlockFile, true
+			r.rights = landlockRead & landlockFile
 		}
 		rules = append(rules, r)
 	}
@@ -179,7 +181,7 @@ func sharedRules(p plan) []fileRule {
 		rules = append(rules, fileRule{path: p.inScratch(name), rights: landlockWrite})
 	}
 	for _, name := range deviceFiles {
-		rules = append(rules, fileRule{path: "/dev/" + name, file: true,
+		rules = append(rules, fileRule{path: "/dev/" + name, optional: true,
 			rights: unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE})
 	}
 	return rules

@@ -181,6 +181,9 @@ func TestSharedRefusals(t *testing.T) {
 	}{
 		"not granted":     {func(s *sandbox.Spec) { s.Degraded = false }, "namespaces cannot be made"},
 		"a turn to write": {func(s *sandbox.Spec) { s.Write = true }, "needs namespaces"},
+		"an allow list": {func(s *sandbox.Spec) {
+			s.Network, s.Allow = sandbox.NetworkAllow, []string{"example.org:443"}
+		}, "needs a network namespace"},
 		"git to hide": {func(s *sandbox.Spec) {
 			s.GitDir = filepath.Dir(write(t, filepath.Join(s.Workspace, ".git", "HEAD"), "x", 0o644))
 		}, "cannot be hidden"},

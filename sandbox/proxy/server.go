@@ -185,6 +185,10 @@ func (s *Server) serve(c net.Conn) {
 		verdict = s.rules.Target(target)
 	case LiteralAddress:
 		name = asked(head)
+	case PlainRequest:
+		if target.Port != 0 {
+			name = target.String()
+		}
 	}
 	var far net.Conn
 	if verdict == Allowed {
