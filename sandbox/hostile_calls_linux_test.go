@@ -3,6 +3,7 @@ package sandbox_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -50,7 +51,7 @@ func rawCalls(args []string) {
 		"init": initFiles, "processes": processCalls, "memory": rewriteOwnText, "network": networkCalls,
 		"sockets": socketCalls, "terminals": terminalCalls, "namespaces": namespaceCalls, "mounts": mountCalls,
 		"rings": ringCalls, "large": largeCalls, "handles": handleCalls, "machine": machineCalls,
-		"devices": deviceCalls, "rights": rightCalls, "elsewhere": elsewhere, "paths": pathCalls,
+		"devices": deviceCalls, "rights": rightCalls, "elsewhere": elsewhere, "paths": pathCalls, "first": firstCalls,
 	}[args[0]](got, args[1:])
 	json.NewEncoder(os.Stdout).Encode(got)
 }
@@ -100,6 +101,30 @@ func processCalls(got tries, _ []string) {
 	}
 	got.raw("be traced", unix.SYS_PTRACE, unix.PTRACE_TRACEME)
 	child.Process.Kill()
+}
+
+// firstCalls slows and blinds the first process, by each of its threads.
+func firstCalls(got tries, _ []string) {
+	none, idle := [2]uint64{}, int32(0)
+	attr := [6]uint64{48, 0, 19} // size and policy, flags, nice
+	for tid := uintptr(1); tid < uintptr(os.Getpid()); tid++ {
+		name := fmt.Sprint(" of ", tid)
+		got.raw("limit"+name, unix.SYS_PRLIMIT64, tid, unix.RLIMIT_NOFILE, uintptr(unsafe.Pointer(&none)), 0)
+		got.raw("policy"+name, unix.SYS_SCHED_SETSCHEDULER, tid, unix.SCHED_IDLE, uintptr(unsafe.Pointer(&idle)))
+		got.raw("parameter"+name, unix.SYS_SCHED_SETPARAM, tid, uintptr(unsafe.Pointer(&idle)))
+		got.raw("attributes"+name, unix.SYS_SCHED_SETATTR, tid, uintptr(unsafe.Pointer(&attr)), 0)
+		got.raw("priority"+name, unix.SYS_SETPRIORITY, unix.PRIO_PROCESS, tid, 19)
+	}
+	got.raw("priority of its group", unix.SYS_SETPRIORITY, unix.PRIO_PGRP, 1, 19)
+	got.raw("priority of the user", unix.SYS_SETPRIORITY, unix.PRIO_USER, 0, 19)
+	got.raw("priority of the user by number", unix.SYS_SETPRIORITY, unix.PRIO_USER, uintptr(os.Getuid()), 19)
+	b, err := os.ReadFile("/proc/1/limits")
+	if err != nil {
+		panic(err)
+	}
+	if _, rest, _ := strings.Cut(string(b), "Max open files"); strings.HasPrefix(strings.TrimSpace(rest), "0 ") {
+		got["effect"] = "the first process can open no files"
+	}
 }
 
 // rewriteOwnText changes memory that it has mapped read-only, code among it, as

@@ -219,6 +219,12 @@ func TestThreatS39(t *testing.T) {
 	}
 }
 
+// TestThreatS28S39: the first process, which has the program's user and meters
+// memory, can neither be kept from opening files nor be made to wait (seccomp).
+func TestThreatS28S39(t *testing.T) {
+	gave(t, calls(t, "first"), map[string]string{"*": "EPERM"})
+}
+
 // TestThreatS42: no namespace can be made or entered, by any call and in any
 // combination of flags (seccomp; nested and caps for the effect).
 func TestThreatS42(t *testing.T) {

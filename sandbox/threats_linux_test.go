@@ -32,6 +32,7 @@ var needed = []struct{ test, off string }{
 	{"TestThreatS22", "seccomp"},
 	{"TestThreatS24", "seccomp"},
 	{"TestThreatS39", "signals,landlock"},
+	{"TestThreatS28S39", "seccomp"},
 	{"TestThreatS42", "seccomp"},
 	{"TestThreatS43", "seccomp"},
 	{"TestThreatS44", "seccomp"},

@@ -56,6 +56,7 @@ const (
 	socketKind                                    = 0xf // of a socket's type, besides its flags
 	kindStream, kindDatagram, kindSequence        = 1, 2, 5
 	protocolAny, protocolTCP, protocolUDP         = 0, 6, 17
+	self, ofProcess                               = 0, 0 // a process's number, PRIO_PROCESS
 	netlinkRoute                                  = 0
 	typeInTerminal, terminalSelection             = 0x5412, 0x541c // TIOCSTI, TIOCLINUX
 	personalityLinux, personalityRead      uint32 = 0, 0xffffffff
@@ -72,6 +73,7 @@ const (
 	whyRoot    = "another root would be another view"
 	whySpace   = "further namespaces bring back rights over them"
 	whyOther   = "reaches into another process"
+	whyFirst   = "the turn's first process has the same user, and would be blinded or starved"
 	whyRing    = "does what other calls do, past this filter"
 	whyHandle  = "opens files by number, past every path"
 	whyClock   = "the clock is the machine's"
@@ -117,6 +119,12 @@ var policy = []Row{
 	{Name: "process_vm_writev", AMD64: 311, ARM64: 271, Verdict: EPERM, Reason: whyOther},
 	{Name: "kcmp", AMD64: 312, ARM64: 272, Verdict: EPERM, Reason: whyOther},
 	{Name: "pidfd_getfd", AMD64: 438, ARM64: 438, Verdict: EPERM, Reason: whyOther},
+	{Name: "prlimit64", AMD64: 302, ARM64: 261, Verdict: EPERM, Reason: whyFirst, When: []Condition{notIn(0, self)}},
+	{Name: "sched_setscheduler", AMD64: 144, ARM64: 119, Verdict: EPERM, Reason: whyFirst, When: []Condition{notIn(0, self)}},
+	{Name: "sched_setparam", AMD64: 142, ARM64: 118, Verdict: EPERM, Reason: whyFirst, When: []Condition{notIn(0, self)}},
+	{Name: "sched_setattr", AMD64: 314, ARM64: 274, Verdict: EPERM, Reason: whyFirst, When: []Condition{notIn(0, self)}},
+	{Name: "setpriority", AMD64: 141, ARM64: 140, Verdict: EPERM, Reason: whyFirst, When: []Condition{notIn(0, ofProcess)}},
+	{Name: "setpriority", AMD64: 141, ARM64: 140, Verdict: EPERM, Reason: whyFirst, When: []Condition{notIn(1, self)}},
 
 	{Name: "io_uring_setup", AMD64: 425, ARM64: 425, Verdict: ENOSYS, Reason: whyRing},
 	{Name: "io_uring_enter", AMD64: 426, ARM64: 426, Verdict: ENOSYS, Reason: whyRing},
@@ -214,13 +222,7 @@ var policy = []Row{
 	{Name: "removexattrat", AMD64: 466, ARM64: 466, Verdict: EPERM, Reason: whyMark, With: Shared},
 	{Name: "file_setattr", AMD64: 469, ARM64: 469, Verdict: EPERM, Reason: whyMark, With: Shared},
 	{Name: "ioctl", AMD64: 16, ARM64: 29, Verdict: EPERM, Reason: whyMark, With: Shared, When: []Condition{in(1, flagsSet, attributesSet, verityEnable)}},
-	{Name: "prlimit64", AMD64: 302, ARM64: 261, Verdict: EPERM, Reason: whyAmong, With: Shared, When: []Condition{notIn(0, 0)}},
 	{Name: "sched_setaffinity", AMD64: 203, ARM64: 122, Verdict: EPERM, Reason: whyAmong, With: Shared, When: []Condition{notIn(0, 0)}},
-	{Name: "sched_setscheduler", AMD64: 144, ARM64: 119, Verdict: EPERM, Reason: whyAmong, With: Shared, When: []Condition{notIn(0, 0)}},
-	{Name: "sched_setparam", AMD64: 142, ARM64: 118, Verdict: EPERM, Reason: whyAmong, With: Shared, When: []Condition{notIn(0, 0)}},
-	{Name: "sched_setattr", AMD64: 314, ARM64: 274, Verdict: EPERM, Reason: whyAmong, With: Shared, When: []Condition{notIn(0, 0)}},
-	{Name: "setpriority", AMD64: 141, ARM64: 140, Verdict: EPERM, Reason: whyAmong, With: Shared, When: []Condition{notIn(1, 0)}},
-	{Name: "setpriority", AMD64: 141, ARM64: 140, Verdict: EPERM, Reason: whyAmong, With: Shared, When: []Condition{notIn(0, 0)}},
 	{Name: "ioprio_set", AMD64: 251, ARM64: 30, Verdict: EPERM, Reason: whyAmong, With: Shared, When: []Condition{notIn(1, 0)}},
 	{Name: "ioprio_set", AMD64: 251, ARM64: 30, Verdict: EPERM, Reason: whyAmong, With: Shared, When: []Condition{notIn(0, 1)}},
 	{Name: "process_madvise", AMD64: 440, ARM64: 440, Verdict: EPERM, Reason: whyAmong, With: Shared},
