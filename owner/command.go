@@ -18,8 +18,15 @@ type commandDoc struct {
 	Action    jsontext.Value `json:"action"`
 }
 
+// actionName tells actions apart. The public schema says type; kind is what
+// holdfast said before, and what logs of that time hold.
+type actionName struct {
+	Type string `json:"type,omitzero"`
+	Kind string `json:"kind,omitzero"`
+}
+
 type submitDoc struct {
-	Kind   string     `json:"kind"`
+	actionName
 	Intent *intentDoc `json:"intent"`
 }
 
@@ -37,18 +44,18 @@ type intentDoc struct {
 }
 
 type cancelDoc struct {
-	Kind   string  `json:"kind"`
+	actionName
 	Reason *string `json:"reason"`
 }
 
 type correctDoc struct {
-	Kind   string  `json:"kind"`
+	actionName
 	Prompt *string `json:"prompt"`
 	Reason *string `json:"reason"`
 }
 
 type continueDoc struct {
-	Kind   string  `json:"kind"`
+	actionName
 	Prompt *string `json:"prompt"`
 }
 
@@ -103,14 +110,12 @@ func ParseCommand(b []byte) (Command, error) {
 }
 
 func parseAction(b jsontext.Value, a *Action) error {
-	var probe struct {
-		Kind string `json:"kind"`
-	}
+	var name actionName
 	bad := refuse("invalid_command", "the action is unknown, or lacks a member, or has one too many")
-	if json.Unmarshal(b, &probe) != nil {
+	if json.Unmarshal(b, &name) != nil || (name.Type == "") == (name.Kind == "") {
 		return bad
 	}
-	switch probe.Kind {
+	switch name.Type + name.Kind {
 	case "submit":
 		var d submitDoc
 		if closed(b, &d) != nil || d.Intent == nil || d.Intent.Title == nil || d.Intent.Prompt == nil ||
@@ -214,15 +219,15 @@ func EncodeCommand(c Command) ([]byte, error) {
 	switch a := c.Action; {
 	case a.Submit != nil:
 		action = struct {
-			Kind   string  `json:"kind"`
+			actionName
 			Intent *Intent `json:"intent"`
-		}{"submit", a.Submit}
+		}{actionName{Type: "submit"}, a.Submit}
 	case a.Cancel != nil:
-		action = cancelDoc{"cancel", &a.Cancel.Reason}
+		action = cancelDoc{actionName{Type: "cancel"}, &a.Cancel.Reason}
 	case a.Correct != nil:
-		action = correctDoc{"correct", &a.Correct.Prompt, &a.Correct.Reason}
+		action = correctDoc{actionName{Type: "correct"}, &a.Correct.Prompt, &a.Correct.Reason}
 	case a.Continue != nil:
-		action = continueDoc{"continue", &a.Continue.Prompt}
+		action = continueDoc{actionName{Type: "continue"}, &a.Continue.Prompt}
 	}
 	var buf bytes.Buffer
 	err := json.MarshalWrite(&buf, struct {

@@ -115,16 +115,16 @@ func (p paperReader) task(log []byte) (*paperTask, error) {
 			var c struct {
 				CommandID string `json:"command_id"`
 				Action    struct {
-					Kind   string
-					Prompt string
-					Intent struct{ Prompt string }
+					Type, Kind string
+					Prompt     string
+					Intent     struct{ Prompt string }
 				}
 			}
 			if err := json.Unmarshal(request, &c); err != nil {
 				return nil, err
 			}
 			t.Revision++
-			switch c.Action.Kind {
+			switch c.Action.Type + c.Action.Kind {
 			case "submit":
 				t.Status, t.Execution, t.Turn, t.Prompt = "queued", "not_started", 1, c.Action.Intent.Prompt
 			case "cancel":

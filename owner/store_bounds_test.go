@@ -131,13 +131,13 @@ func looseBytes(t *testing.T, c Command) []byte {
 	var action any
 	switch a := c.Action; {
 	case a.Submit != nil:
-		action = map[string]any{"kind": "submit", "intent": a.Submit}
+		action = map[string]any{"type": "submit", "intent": a.Submit}
 	case a.Cancel != nil:
-		action = map[string]any{"kind": "cancel", "reason": a.Cancel.Reason}
+		action = map[string]any{"type": "cancel", "reason": a.Cancel.Reason}
 	case a.Correct != nil:
-		action = map[string]any{"kind": "correct", "prompt": a.Correct.Prompt, "reason": a.Correct.Reason}
+		action = map[string]any{"type": "correct", "prompt": a.Correct.Prompt, "reason": a.Correct.Reason}
 	default:
-		action = map[string]any{"kind": "continue", "prompt": a.Continue.Prompt}
+		action = map[string]any{"type": "continue", "prompt": a.Continue.Prompt}
 	}
 	return mustJSON(map[string]any{"schema": commandSchema, "command_id": c.CommandID, "task_id": c.TaskID, "expected_revision": c.Expected, "action": action})
 }

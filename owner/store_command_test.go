@@ -7,8 +7,8 @@ import (
 
 func TestParseCommand(t *testing.T) {
 	const good = `{"schema":"openagents.coder.task-command.v1","command_id":"c1","task_id":"t1","expected_revision":null,` +
-		`"action":{"kind":"submit","intent":{"title":"T","prompt":"P\nQ","workspace":{"path":"/w"},"configuration":{"adapter":"bounded-command","model":null}}}}`
-	const cancel = `{"schema":"openagents.coder.task-command.v1","command_id":"c1","task_id":"t1","expected_revision":3,"action":{"kind":"cancel","reason":"r"}}`
+		`"action":{"type":"submit","intent":{"title":"T","prompt":"P\nQ","workspace":{"path":"/w"},"configuration":{"adapter":"bounded-command","model":null}}}}`
+	const cancel = `{"schema":"openagents.coder.task-command.v1","command_id":"c1","task_id":"t1","expected_revision":3,"action":{"type":"cancel","reason":"r"}}`
 	for _, row := range []struct{ name, from, old, new, code string }{
 		{"submit", good, "", "", ""},
 		{"whitespace", good, `{"schema"`, " \n{ \"schema\"", ""},
@@ -16,6 +16,11 @@ func TestParseCommand(t *testing.T) {
 		{"model", good, `null}}}}`, `"a/b-1.2"}}}}`, ""},
 		{"source revision", good, `"/w"`, `"/w","source_revision":"` + strings.Repeat("0", 40) + `"`, ""},
 		{"cancel", cancel, "", "", ""},
+		{"source revision null", good, `"/w"`, `"/w","source_revision":null`, ""},
+		{"action by kind, as before", cancel, `"type":`, `"kind":`, ""},
+		{"submit by kind", good, `"type":`, `"kind":`, ""},
+		{"action by both", cancel, `"type":`, `"kind":"cancel","type":`, "invalid_command"},
+		{"action by neither", cancel, `"type":"cancel",`, ``, "invalid_command"},
 		{"other schema", good, "command.v1", "command.v2", "unsupported_schema"},
 		{"no schema", good, `"schema":"openagents.coder.task-command.v1",`, "", "invalid_command"},
 		{"duplicate member", good, `"task_id":"t1"`, `"task_id":"t1","task_id":"t1"`, "invalid_command"},
@@ -72,7 +77,7 @@ func TestParseCommand(t *testing.T) {
 
 func TestEncodeCommandIsCanonical(t *testing.T) {
 	got := string(encoded(t, submitOf("t1", "c1")))
-	want := `{"schema":"openagents.coder.task-command.v1","command_id":"c1","task_id":"t1","expected_revision":null,"action":{"kind":"submit","intent":{"title":"a title","prompt":"do <it> & say so","workspace":{"path":"/w"},"configuration":{"adapter":"bounded-command","model":null}}}}`
+	want := `{"schema":"openagents.coder.task-command.v1","command_id":"c1","task_id":"t1","expected_revision":null,"action":{"type":"submit","intent":{"title":"a title","prompt":"do <it> & say so","workspace":{"path":"/w"},"configuration":{"adapter":"bounded-command","model":null}}}}`
 	if got != want {
 		t.Fatalf("got  %s\nwant %s", got, want)
 	}

@@ -208,6 +208,7 @@ type Result struct {
 	CostStatus       string          `json:"cost_status"`                  // "unknown" unless reported
 	Confinement      json.RawMessage `json:"confinement,omitempty"`
 	Cleanup          json.RawMessage `json:"cleanup,omitempty"`
+	Egress           json.RawMessage `json:"egress,omitempty"` // what was reached through an allow list, and what was tried
 	At               int64           `json:"at"`
 }
 
@@ -250,7 +251,7 @@ type Receipt struct {
 }
 
 // Action of a task command: exactly one is set. The bytes are
-// {"schema":"openagents.coder.task-command.v1","command_id":..,"task_id":..,"expected_revision":N|null,"action":{"kind":"submit","intent":{..}}}.
+// {"schema":"openagents.coder.task-command.v1","command_id":..,"task_id":..,"expected_revision":N|null,"action":{"type":"submit","intent":{..}}}.
 type Action struct {
 	Submit   *Intent
 	Cancel   *CancelAction

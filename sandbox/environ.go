@@ -44,6 +44,9 @@ func environ(s Spec) ([]string, error) {
 		env = append(env, "GIT_OPTIONAL_LOCKS=0",
 			"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*")
 	}
+	if s.Network == NetworkAllow {
+		env = append(env, proxyVariables()...)
+	}
 	if len(s.Environment) > maxVariables {
 		return nil, refuse("%d environment variables, at most %d", len(s.Environment), maxVariables)
 	}
@@ -55,7 +58,7 @@ func environ(s Spec) ([]string, error) {
 			return nil, refuse("environment variable %d is malformed", i)
 		case seen[name]:
 			return nil, refuse("environment variable %s is given twice", name)
-		case ownNames[name] || strings.HasPrefix(name, "HOLDFAST_"):
+		case ownNames[name] || strings.HasPrefix(name, "HOLDFAST_") || s.Network == NetworkAllow && proxyNames[name]:
 			return nil, refuse("environment variable %s is set by the sandbox", name)
 		case loaderNames[name] || strings.HasPrefix(name, "LD_") || strings.HasPrefix(name, "DYLD_") ||
 			strings.HasPrefix(name, "GIT_") || strings.HasPrefix(name, "BASH_FUNC_"):

@@ -18,6 +18,10 @@ func temp(t testing.TB) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// Closed to others, it would hide from the workload what the view should.
+	if err := os.Chmod(filepath.Dir(dir), 0o711); err != nil {
+		t.Fatal(err)
+	}
 	return dir
 }
 

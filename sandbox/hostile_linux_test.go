@@ -20,9 +20,15 @@ import (
 func hostileMain(args []string) {
 	programs := map[string]func([]string){
 		"attempts": attempts, "fds": listDescriptors, "env": listEnvironment, "flood": flood, "signals": signalInit,
-		"forge": forge, "stubborn": stubborn, "posture": showPosture, "dial": dial, "count": countInput, "pass": passOut,
+		"directly": directly, "fetch": fetch, "speak": speak,
+		"forge": forge, "stubborn": stubborn, "posture": showPosture, "dial": dial, "count": countInput,
+		"share": shareAttempts, "overwrite": overwrite, "escape": escape,
+		"honest": honest, "calls": rawCalls, "idle": idle,
 	}
 	program, ok := programs[args[0]]
+	if !ok {
+		program, ok = limitPrograms[args[0]]
+	}
 	if !ok {
 		fmt.Fprintln(os.Stderr, "no such program", args[0])
 		os.Exit(99)
@@ -307,17 +313,5 @@ func showPosture([]string) {
 	fmt.Println("cwd:", wd, err)
 }
 
-// passOut gives standard output to a process outside, by a socket that was left
-// in the workspace.
-func passOut([]string) {
-	c, err := net.Dial("unix", "socket")
-	if err != nil {
-		fmt.Println(err)
-		os.Exit(1)
-	}
-	if _, _, err := c.(*net.UnixConn).WriteMsgUnix([]byte("x"), syscall.UnixRights(1), nil); err != nil {
-		fmt.Println(err)
-		os.Exit(1)
-	}
-	fmt.Println("passed")
-}
+// idle lives until its input ends.
+func idle([]string) { io.Copy(io.Discard, os.Stdin) }

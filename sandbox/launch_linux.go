@@ -28,14 +28,25 @@ const (
 // writing the namespace's own limits.
 var initCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SETPCAP, unix.CAP_SYS_RESOURCE}
 
+// capsFor adds the right to bring loopback up where that is needed.
+func capsFor(network Network) []uintptr {
+	if network == NetworkAllow {
+		return append(initCaps[:len(initCaps):len(initCaps)], unix.CAP_NET_ADMIN)
+	}
+	return initCaps
+}
+
 // turn is the supervisor's side of one init.
 type turn struct {
-	spec   Spec
-	proc   *os.Process
-	pipes  *pipes
-	frames chan frame
-	exited chan struct{}
-	report Report
+	spec    Spec
+	scratch string // of a turn without namespaces, removed at its end; "" with them
+	filter  []byte // the system call filter that was asked for
+	proc    *os.Process
+	pipes   *pipes
+	egress  *egress
+	frames  chan frame
+	exited  chan struct{}
+	report  Report
 }
 
 type frame struct {
@@ -43,23 +54,36 @@ type frame struct {
 	payload []byte
 }
 
-func launch(spec Spec) (*Process, error) { return launchPlan(spec, false) }
+func launch(spec Spec) (*Process, error) {
+	p, err := launchPlan(spec, false)
+	if spec.Degraded && errors.Is(err, ErrNotEnforceable) {
+		return launchShared(spec, err)
+	}
+	return p, err
+}
 
 // launchPlan starts init and brings it to the gate. self runs this binary's
 // probe in place of the program.
 func launchPlan(spec Spec, self bool) (*Process, error) {
-	env, err := environ(spec)
-	if err != nil {
-		return nil, err
-	}
 	pins, err := pin(spec, self)
 	if err != nil {
 		return nil, err
 	}
 	defer pins.close()
+	return launchFrom(spec, pins, self, "")
+}
+
+// launchFrom starts init for what was pinned; scratch is the private directory
+// of a turn without namespaces, "" with them.
+func launchFrom(spec Spec, pins *pinned, self bool, scratch string) (*Process, error) {
+	env, err := environ(spec)
+	if err != nil {
+		return nil, err
+	}
 	p := plan{
+		Scratch: exact(scratch),
 		Program: exact(spec.Program), Argv: exactly(append([]string{spec.Program}, spec.Arguments...)),
-		Env: exactly(env), Dir: exact(spec.Workspace),
+		Dir:  exact(spec.Workspace),
 		Self: self, ProgramID: pins.program, Sources: pins.sources, Cover: pins.cover,
 		HostNet: spec.Network == NetworkHost, History: spec.History != nil, Reply: spec.ReplyLimit,
 		Memory: spec.MemoryBytes, GraceNS: int64(spec.Grace),
@@ -67,21 +91,39 @@ func launchPlan(spec Spec, self bool) (*Process, error) {
 	if self {
 		p.Argv[0] = stageProbe
 	}
-	t := &turn{spec: spec, frames: make(chan frame, 4), exited: make(chan struct{})}
+	if p.shared() {
+		p.Others = othersRunning()
+	}
+	p.Env = exactly(p.moved(env))
+	t := &turn{spec: spec, scratch: scratch, frames: make(chan frame, 4), exited: make(chan struct{})}
 	owner := -1
 	if os.Geteuid() == 0 {
 		owner = rootBase + spec.Slot
 	}
+	if t.egress, err = newEgress(spec); err != nil {
+		return nil, err
+	}
 	if t.pipes, err = newPipes(spec.Stdin, owner); err != nil {
+		t.egress.end()
 		return nil, fmt.Errorf("start sandbox: %w", err)
 	}
-	if err := t.fork(pins.trees, owner); err != nil {
+	inherited := t.egress.inherit(&p, pins.trees)
+	if t.filter, err = callFilter(p.grants()); err == nil {
+		p.Filter = t.filter
+		err = t.fork(inherited, owner)
+	}
+	t.egress.forked()
+	if err != nil {
+		t.egress.end()
 		t.pipes.close()
 		return nil, err
 	}
 	go t.readFrames()
 	go t.writePlan(p)
 	id, err := t.gate()
+	if err == nil {
+		err = t.egress.open()
+	}
 	if err != nil {
 		t.abandon()
 		return nil, err
@@ -103,6 +145,9 @@ func (t *turn) fork(trees []*os.File, owner int) error {
 	defer null.Close()
 	files := append([]*os.File{null, null, null}, t.pipes.child...)
 	attr := &os.ProcAttr{Dir: "/", Env: stageEnv, Files: append(files, trees...), Sys: sysAttr(t.spec.Network, owner)}
+	if t.scratch != "" {
+		attr.Sys = sharedAttr()
+	}
 	started := make(chan error)
 	go func() {
 		runtime.LockOSThread()
@@ -145,11 +190,11 @@ func sysAttr(network Network, owner int) *syscall.SysProcAttr {
 			unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP,
 		Pdeathsig:   syscall.SIGKILL,
 		Setsid:      true,
-		AmbientCaps: initCaps,
+		AmbientCaps: capsFor(network),
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: workUID, HostID: os.Geteuid(), Size: 1}},
 		GidMappings: []syscall.SysProcIDMap{{ContainerID: workUID, HostID: os.Getegid(), Size: 1}},
 	}
-	if network == NetworkNone {
+	if network != NetworkHost && on(layerNet) {
 		sys.Cloneflags |= unix.CLONE_NEWNET
 	}
 	if owner >= 0 {
@@ -217,14 +262,19 @@ func (t *turn) gate() (Identity, error) {
 	if err := json.Unmarshal(f.payload, &seen); err != nil {
 		return Identity{}, fmt.Errorf("start sandbox: %w", err)
 	}
+	if err := filtered(seen, t.filter); err != nil {
+		return Identity{}, err
+	}
 	id, err := procid.Of(t.proc.Pid)
 	if err != nil {
 		return Identity{}, fmt.Errorf("start sandbox: %w", err)
 	}
-	if t.report, err = achieved(t.spec, seen, t.proc.Pid); err != nil {
+	if t.report, err = achieved(t.spec, seen, t.proc.Pid, t.scratch != ""); err != nil {
 		return Identity{}, err
 	}
-	return Identity{PID: id.PID, StartTime: id.StartTime, BootID: id.BootID, PIDNS: t.report.Namespaces["pid"]}, nil
+	t.limit()
+	return Identity{PID: id.PID, StartTime: id.StartTime, BootID: id.BootID, PIDNS: t.report.Namespaces["pid"],
+		Shared: t.scratch != ""}, nil
 }
 
 // abandon ends a start that failed. Nothing of the program ever ran.
@@ -234,6 +284,7 @@ func (t *turn) abandon() {
 	case <-t.exited:
 	case <-time.After(waitLimit):
 	}
+	t.egress.end()
 	go func() { // lets readFrames end
 		for range t.frames {
 		}

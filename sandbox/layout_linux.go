@@ -4,17 +4,31 @@ import (
 	"os"
 	"path/filepath"
 	"sort"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-// Sizes of the private tmpfs mounts. They are memory.
+// Sizes of the private tmpfs mounts, in bytes. They are memory, and count as
+// such; each is at most a part of the turn's limit, so that a program that fills
+// one is told that there is no room, and can go on.
 const (
-	sizeTmp  = "512m"
-	sizeHome = "512m"
-	sizeShm  = "64m"
+	sizeTmp   = 512 << 20
+	sizeHome  = 512 << 20
+	sizeShm   = 64 << 20
+	sizeReply = 1 << 20
+	minFiles  = 4096
+	maxFiles  = 65_536
 )
+
+// room is the size of a tmpfs of a turn with this memory limit: a part of it.
+func room(size, memory, part int64) int64 {
+	if memory == 0 || !on(layerShared) {
+		return size
+	}
+	return min(size, memory/part)
+}
 
 type itemKind uint8
 
@@ -77,39 +91,47 @@ func layout(p plan) []item {
 			data: "127.0.0.1 localhost " + hostName + "\n::1 localhost\n"})
 	}
 	items = append(items,
-		tmpfs("/dev", "64k", "0755", true),
-		tmpfs("/dev/shm", sizeShm, "1777", false),
-		tmpfs(tmpDir, sizeTmp, "1777", false),
-		tmpfs(homeDir, sizeHome, "0700", false),
+		tmpfs("/dev", 64<<10, "0755", true),
+		tmpfs("/dev/shm", room(sizeShm, p.Memory, 4), "1777", false),
+		tmpfs(homeDir, room(sizeHome, p.Memory, 2), "0700", false),
 		item{kind: itemProc, target: "/proc"},
 		item{kind: itemLink, target: "/dev/fd", data: "/proc/self/fd"},
 		item{kind: itemLink, target: "/dev/stdin", data: "/proc/self/fd/0"},
 		item{kind: itemLink, target: "/dev/stdout", data: "/proc/self/fd/1"},
 		item{kind: itemLink, target: "/dev/stderr", data: "/proc/self/fd/2"})
+	if on(layerView) {
+		items = append(items, tmpfs(tmpDir, room(sizeTmp, p.Memory, 2), "1777", false))
+	} else {
+		for _, dir := range []string{tmpDir, "/home", "/root", "/var"} {
+			items = append(items, hostItem(dir, 0)...)
+		}
+	}
 	for _, name := range deviceFiles {
 		items = append(items, item{kind: itemTree, target: "/dev/" + name,
 			source: source{Path: exact("/dev/" + name)}, attr: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOEXEC})
 	}
 	if p.Reply > 0 {
-		items = append(items, tmpfs(replyDir, "1m", "0700", false))
+		items = append(items, tmpfs(replyDir, sizeReply, "0700", false))
 	}
 	for _, s := range p.Sources {
 		attr := uint64(unix.MOUNT_ATTR_NODEV)
-		if !s.Write {
+		if !s.Write && on(layerReadOnly) {
 			attr |= unix.MOUNT_ATTR_RDONLY
 		}
 		items = append(items, item{kind: itemTree, target: string(s.Path), source: s, attr: attr, fd: s.FD})
 	}
 	for _, dir := range p.Cover {
-		items = append(items, tmpfs(string(dir), "4k", "0755", true))
+		items = append(items, tmpfs(string(dir), 4<<10, "0755", true))
 	}
 	sort.SliceStable(items, func(i, j int) bool { return items[i].target < items[j].target })
 	return items
 }
 
-func tmpfs(target, size, mode string, late bool) item {
+// tmpfs has one file for 8 KiB: many small files are bounded as a large one is.
+func tmpfs(target string, size int64, mode string, late bool) item {
+	files := min(max(size/(8<<10), minFiles), maxFiles)
 	return item{kind: itemTmpfs, target: target, late: late, attr: unix.MOUNT_ATTR_NODEV,
-		options: []string{"size", size, "mode", mode, "nr_inodes", "65536"}}
+		options: []string{"size", strconv.FormatInt(size, 10), "mode", mode, "nr_inodes", strconv.FormatInt(files, 10)}}
 }
 
 // hostItem takes one path of the host as it is: nothing, a bind, or a link that

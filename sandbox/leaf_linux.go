@@ -2,20 +2,9 @@ package sandbox
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
-	"os"
-	"runtime"
-	"strings"
-	"syscall"
 
 	"golang.org/x/sys/unix"
-)
-
-// Descriptors of the leaf besides standard input, output and error.
-const (
-	leafPlanFD   = 3 // plan, then one byte that releases
-	leafReportFD = 4 // confined, or failure
 )
 
 // Limits of every turn. They bound one process each, except the process
@@ -27,121 +16,29 @@ const (
 	limitLocked    = 8 << 20
 )
 
-// leafMain confines itself, says so, waits for the release and becomes the
-// program. Everything here holds for the locked thread, and that thread's
-// credentials are what execve keeps.
-func leafMain() {
-	runtime.LockOSThread()
-	p, err := readPlan(rawFile(leafPlanFD))
-	if err == nil {
-		err = confine(p)
-	}
-	if err != nil {
-		writeJSON(rawFile(leafReportFD), frameRefuse, failureOf(err))
-		os.Exit(125)
-	}
-	if err := writeJSON(rawFile(leafReportFD), frameReady, confined{TID: unix.Gettid()}); err != nil {
-		os.Exit(125)
-	}
-	var gate [1]byte
-	if n, err := (rawFile(leafPlanFD)).Read(gate[:]); n != 1 || err != nil {
-		os.Exit(125) // init is gone, or the turn was stopped before it began
-	}
-	err = execute(p)
-	writeFrame(rawFile(leafReportFD), frameFault, []byte(err.Error()))
-	os.Exit(125)
-}
-
-// execute returns only where the program could not be executed.
-func execute(p plan) error {
-	path := string(p.Program)
-	if p.Self {
-		path = "/proc/self/exe"
-	} else if err := samePlace(path, p.ProgramID); err != nil {
-		return err
-	}
-	err := syscall.Exec(path, plainly(p.Argv), plainly(p.Env))
-	if errors.Is(err, syscall.ENOENT) {
-		return fmt.Errorf("execute %s: its interpreter is not in the view; allow its directory in read", p.Program)
-	}
-	return fmt.Errorf("execute %s: %w", p.Program, err)
-}
-
-// samePlace checks that a path still leads to the pinned file.
-func samePlace(path string, want fileID) error {
-	var st unix.Stat_t
-	if err := unix.Lstat(path, &st); err != nil {
-		return fmt.Errorf("program %s is not in the view: %w", path, err)
-	}
-	if (fileID{Dev: uint64(st.Dev), Ino: st.Ino}) != want {
-		return fmt.Errorf("program %s was replaced", path)
-	}
-	return nil
-}
-
-// confine gives up every right, in the order in which each step still has the
-// right to take the next.
-func confine(p plan) error {
-	if _, err := unix.Setsid(); err != nil {
-		return fmt.Errorf("new session: %w", err)
-	}
-	unix.Umask(0o022)
-	if err := unix.Chdir(string(p.Dir)); err != nil {
-		return fmt.Errorf("enter workspace: %w", err)
-	}
-	if dir, err := unix.Getwd(); err != nil || dir != string(p.Dir) {
-		return fmt.Errorf("working directory is %q, not the workspace", dir)
-	}
-	if err := setLimits(p.Memory); err != nil {
-		return err
-	}
-	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-		return fmt.Errorf("no_new_privs: %w", err)
-	}
-	if err := dropCapabilities(); err != nil {
-		return err
-	}
-	// Marked rather than closed: the gate and the report must work until
-	// execve, which closes them with all the rest.
-	if err := unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
-		return fmt.Errorf("close descriptors: %w", err)
-	}
-	return nil
-}
-
-// setLimits uses package syscall because the runtime restores its own idea of
-// the descriptor limit at exec unless the limit was set there.
-func setLimits(memory int64) error {
-	limits := []struct {
-		name  string
-		which int
-		value uint64
-	}{
-		{"core", unix.RLIMIT_CORE, 0},
-		{"nofile", unix.RLIMIT_NOFILE, limitFiles},
-		{"fsize", unix.RLIMIT_FSIZE, limitFileBytes},
-		{"nproc", unix.RLIMIT_NPROC, limitProcesses},
-		{"memlock", unix.RLIMIT_MEMLOCK, limitLocked},
-		{"msgqueue", unix.RLIMIT_MSGQUEUE, 0},
-	}
-	if memory > 0 {
-		limits = append(limits, struct {
-			name  string
-			which int
-			value uint64
-		}{"data", unix.RLIMIT_DATA, uint64(dataLimit(memory))})
-	}
-	for _, l := range limits {
-		var old syscall.Rlimit
-		if err := syscall.Getrlimit(l.which, &old); err != nil {
-			return fmt.Errorf("read limit %s: %w", l.name, err)
+// confine takes every right from the calling thread, for good, in the order in
+// which each step still has the right to take the next. What is forked from the
+// thread has none either.
+func confine(p plan) (confined, error) {
+	var done confined
+	if on(layerCaps) {
+		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+			return done, fmt.Errorf("no_new_privs: %w", err)
 		}
-		value := min(l.value, old.Max)
-		if err := syscall.Setrlimit(l.which, &syscall.Rlimit{Cur: value, Max: value}); err != nil {
-			return fmt.Errorf("limit %s: %w", l.name, err)
+		drop := dropCapabilities
+		if p.shared() {
+			drop = clearCapabilities
+		}
+		if err := drop(); err != nil {
+			return done, err
 		}
 	}
-	return nil
+	var err error
+	if done.Landlock, err = enterLandlock(p); err != nil {
+		return done, err
+	}
+	done.FilterDigest, err = installFilter(p.Filter)
+	return done, err
 }
 
 // Securebits: root gains nothing, keep-caps and ambient sets are off, and all
@@ -182,14 +79,4 @@ func readPlan(r rawFile) (plan, error) {
 		return p, fmt.Errorf("read plan: frame %q", kind)
 	}
 	return p, json.Unmarshal(b, &p)
-}
-
-// failureOf keeps the class of an error across a pipe.
-func failureOf(err error) failure {
-	text := strings.TrimPrefix(err.Error(), ErrNotEnforceable.Error()+": ")
-	text = strings.TrimPrefix(text, ErrSpec.Error()+": ")
-	if len(text) > 4096 {
-		text = text[:4096]
-	}
-	return failure{Spec: errors.Is(err, ErrSpec), Enforce: errors.Is(err, ErrNotEnforceable), Text: text}
 }

@@ -24,12 +24,11 @@ var rlimitNames = map[string]int{
 	"memlock": unix.RLIMIT_MEMLOCK, "msgqueue": unix.RLIMIT_MSGQUEUE, "data": unix.RLIMIT_DATA,
 }
 
-// observe reads the confinement of a live process from /proc. tid is the
-// thread that will execute the program.
-func observe(pid, tid int) (posture, error) {
-	proc := "/proc/" + strconv.Itoa(pid)
+// observe reads the confinement of a live process from /proc.
+func observe(pid int) (posture, error) {
+	proc := procDir(pid)
 	seen := posture{Caps: map[string]string{}, Rlimits: map[string]uint64{}}
-	status, err := readStatus(proc + "/task/" + strconv.Itoa(tid) + "/status")
+	status, err := readStatus(proc + "/status")
 	if err != nil {
 		return seen, err
 	}
@@ -40,6 +39,18 @@ func observe(pid, tid int) (posture, error) {
 	if seen.Seccomp, err = strconv.Atoi(status["Seccomp"]); err != nil {
 		return seen, fmt.Errorf("read seccomp state: %w", err)
 	}
+	// This process may be under filters of its own surroundings, as in a
+	// container, and its children with it.
+	own, err := readStatus("/proc/self/status")
+	if err != nil {
+		return seen, err
+	}
+	theirs, err1 := strconv.Atoi(status["Seccomp_filters"])
+	ours, err2 := strconv.Atoi(own["Seccomp_filters"])
+	if err := errors.Join(err1, err2); err != nil {
+		return seen, fmt.Errorf("read seccomp filters: %w", err)
+	}
+	seen.Filters = theirs - ours
 	if seen.Namespaces, err = namespaces(proc); err != nil {
 		return seen, err
 	}

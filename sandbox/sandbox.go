@@ -7,13 +7,14 @@
 // achieved, as observed from the live process and never as intended.
 //
 // Start is called by the execution owner, from any goroutine. This binary
-// executes itself three deep: the caller is the supervisor; init is the first
-// process of new user, mount, PID, network, IPC, UTS and cgroup namespaces,
-// builds a view from nothing and reaps; the leaf gives up every right, waits
-// for Release and becomes the program. So Reexec must be the first statement
-// of main, and package-level initialisation must be cheap. Nothing here is
-// durable: the caller stores the Identity before Release and asks Gone after a
-// crash. When the supervisor dies, however it dies, the group dies with it.
+// executes itself once: the caller is the supervisor; init is the first process
+// of new user, mount, PID, network, IPC, UTS and cgroup namespaces, builds a
+// view from nothing and reaps. The leaf is a fork of a thread of init that gave
+// up every right; it waits for Release and becomes the program. So Reexec must
+// be the first statement of main, and package-level initialisation must be
+// cheap, here and in what this package imports. Nothing here is durable: the
+// caller stores the Identity before Release and asks Gone after a crash. When
+// the supervisor dies, however it dies, the group dies with it.
 //
 // The view holds the system directories, a few files of /etc, and what the
 // Spec names, each at its real path; /tmp, HOME (/run/home) and /dev/shm are
@@ -21,15 +22,25 @@
 // 200000+Slot, and every bind is mapped so that files keep the owner on the
 // disk that the top of the bind has; files of other owners are read-only.
 //
+// The network is none, the host's, or an allow list: then the way out is a proxy
+// (package proxy) that the supervisor runs for the life of the turn, on a
+// listener that init made inside and passed out, and Result.Egress says what it
+// was asked.
+//
 // # Limitations
 //
 // Linux 5.12 or later, with user namespaces; as root the filesystems of all
 // binds must support idmapped mounts (ext4, xfs, btrfs, tmpfs from 6.3).
+// On macOS the same is tried with a profile of sandbox-exec and a scan for what
+// is left, by code that was never run on a Mac: nothing about it is verified.
 // Elsewhere, and where the outer /proc is masked as in many containers, Start
-// returns ErrNotEnforceable; nothing ever runs with less. There are no Landlock
-// rules and no system call filter: the kernel's whole interface is reachable.
-// Private memory is added up every 20 ms, so a group can be beyond its bound
-// for a moment; tmpfs, memfd and the size of the workspace are not bounded. Unix sockets and hard links that were
+// returns ErrNotEnforceable; nothing ever runs with less. The system call filter
+// (package bpf) is always there, for amd64 and arm64; Landlock rules are a second
+// layer where the kernel has them in a usable form, from 5.19, and their absence
+// is a gap. Programs cannot have Unix sockets except as connected pairs, nor
+// netlink without a network, trace each other, make namespaces, or make files in
+// memory. Private memory is added up every 20 ms, so a group can be beyond its bound
+// for a moment; the size of the workspace is not bounded. Hard links that were
 // in the workspace before the turn lead out of it. An ordinary user cannot drop
 // supplementary groups. Report.Gaps repeats what holds for a turn.
 package sandbox
@@ -37,14 +48,17 @@ package sandbox
 import (
 	"errors"
 	"time"
+
+	"holdfast/sandbox/proxy"
 )
 
 // Network is what a turn may reach. The zero value reaches nothing.
 type Network uint8
 
 const (
-	NetworkNone Network = iota // a network namespace of its own, loopback down
-	NetworkHost                // the host's network, by explicit grant only
+	NetworkNone  Network = iota // a network namespace of its own, loopback down
+	NetworkHost                 // the host's network, by explicit grant only
+	NetworkAllow                // a network namespace of its own, in which a proxy leads to what Allow lists and nothing else does
 )
 
 // GitAccess says how a linked worktree's common Git directory is seen.
@@ -76,14 +90,17 @@ type Spec struct {
 	ReplyLimit int    // bytes of HOLDFAST_REPLY that are collected; 0 gives no reply file
 
 	Network  Network
-	Degraded bool // may run where only weaker confinement is possible; this package refuses it until such a mode exists
+	Allow    []string // NetworkAllow: name:port or address:port, as proxy.ParseEndpoint takes them, 1 to 64
+	Degraded bool     // may run where only weaker confinement is possible; this package refuses it until such a mode exists
 
 	Wall        time.Duration // monotonic; 1 s to 24 h
 	Grace       time.Duration // between the polite and the final stop; 0 is 250 ms
 	StreamBytes int           // pending bytes kept a stream; surplus is counted and dropped as a Gap
 	OutputLimit int64         // stdout bytes delivered after which the turn is stopped; 0 is 2 MiB
-	MemoryBytes int64         // private memory of all processes together, beyond which the turn is ended; RLIMIT_DATA of each is twice that, and at least 256 MiB more; 0 sets none
+	MemoryBytes int64         // memory of all processes, /tmp, HOME, /dev/shm and IPC together, beyond which the turn is ended; RLIMIT_DATA of each is twice that, and at least 256 MiB more; 0 sets none
 	Slot        int           // as root: the workload's uid is 200000+Slot; callers give concurrent turns distinct slots
+
+	outside *proxy.Outside // NetworkAllow: what the proxy finds outside; nil is the machine's own
 }
 
 // Stream names which output a chunk came from.
@@ -114,7 +131,8 @@ type Identity struct {
 	PID       int    `json:"pid"`        // init of the PID namespace, as the host sees it
 	StartTime uint64 `json:"start_time"` // field 22 of /proc/PID/stat, clock ticks since boot
 	BootID    string `json:"boot_id"`
-	PIDNS     uint64 `json:"pid_ns"` // inode of the PID namespace, 0 where there is none
+	PIDNS     uint64 `json:"pid_ns"`           // inode of the PID namespace, 0 where there is none; on macOS the mark of the turn's environment
+	Shared    bool   `json:"shared,omitempty"` // a degraded turn: it had no PID namespace
 }
 
 // Ending says how the program ended. Values are stored: never renumber.
@@ -152,12 +170,13 @@ type Result struct {
 	ReplyErr string // why a reply file that was there was refused
 	Cleanup  Cleanup
 	Report   Report
+	Egress   *proxy.Record // NetworkAllow: what was reached, and what was tried
 }
 
 // Report is the confinement achieved, read back from the live process.
 // Its JSON form goes into the evidence as it stands.
 type Report struct {
-	Mechanism  string            `json:"mechanism"` // "linux-userns"
+	Mechanism  string            `json:"mechanism"` // "linux-userns" | "darwin-seatbelt" | "linux-landlock"
 	Kernel     string            `json:"kernel"`
 	Namespaces map[string]uint64 `json:"namespaces"` // name -> inode, only those that differ from the host's
 	UIDMap     string            `json:"uid_map"`
@@ -166,18 +185,31 @@ type Report struct {
 	CapEff     string            `json:"cap_eff"`
 	CapBnd     string            `json:"cap_bnd"`
 	NoNewPrivs bool              `json:"no_new_privs"`
-	Seccomp    int               `json:"seccomp"`  // /proc status value
-	Landlock   int               `json:"landlock"` // ABI applied, 0 none
-	Mounts     string            `json:"mounts"`   // sha256 of mountinfo
-	Rlimits    map[string]uint64 `json:"rlimits"`
-	Network    string            `json:"network"` // "netns-no-lo" | "host"
-	Files      []string          `json:"files"`   // descriptors open in the leaf at exec
-	Gaps       []string          `json:"gaps"`    // what is not enforced, in plain words
+	Seccomp    int               `json:"seccomp"` // /proc status value: 2 is a filter
+	// SeccompDigest is the SHA-256 of the system call filter, in hex.
+	SeccompDigest string `json:"seccomp_digest"`
+	Landlock      int    `json:"landlock"`       // ABI applied, 0 none
+	LandlockAsked int    `json:"landlock_asked"` // the newest that this release knows
+	// What Landlock refuses but where a rule allows it, and what it scopes, as
+	// the kernel's bits.
+	LandlockFiles uint64 `json:"landlock_files"`
+	LandlockNet   uint64 `json:"landlock_net"`
+	LandlockScope uint64 `json:"landlock_scope"`
+
+	Mounts  string            `json:"mounts"` // sha256 of mountinfo
+	Rlimits map[string]uint64 `json:"rlimits"`
+	Network string            `json:"network"` // "netns-no-lo" | "netns-lo-proxy" | "host" | "seatbelt-deny" | "seccomp-sockets"
+	Files   []string          `json:"files"`   // descriptors open in the leaf at exec
+	Gaps    []string          `json:"gaps"`    // what is not enforced, in plain words
+
+	Memory      string `json:"memory"`      // what holds MemoryBytes: "data-limit+sampler" | "data-limit"; "" where there is none
+	Descendants string `json:"descendants"` // what accounts for every process: "pidns" | "pgrp-scan" | "subreaper"
 }
 
 // Capability says what this machine can enforce, found by trying.
 type Capability struct {
 	Mechanism string   `json:"mechanism"` // "" where nothing can be enforced
+	Degraded  bool     `json:"degraded"`  // whether a turn with Spec.Degraded that only reads can run all the same
 	Checks    []Check  `json:"checks"`
 	Gaps      []string `json:"gaps"`
 }

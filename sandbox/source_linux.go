@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -23,6 +21,7 @@ type pinned struct {
 	sources []source
 	cover   []exact
 	program fileID
+	base    amount     // what is in the workspace
 	trees   []*os.File // as root: the detached, idmapped mounts, in the order of sources
 }
 
@@ -77,7 +76,7 @@ func pin(s Spec, self bool) (_ *pinned, err error) {
 		p.cover = append(p.cover, exact(s.GitDir))
 	}
 	pointer := filepath.Join(s.Workspace, ".git")
-	if s.Write && !p.has(pointer) && !(hidden && pointer == s.GitDir) {
+	if s.Write && on(layerGitPointer) && !p.has(pointer) && !(hidden && pointer == s.GitDir) {
 		if _, err := os.Lstat(pointer); err == nil {
 			// An existing file, so the mount point is not a new one.
 			if err := add(pointer, false); err != nil {
@@ -91,6 +90,9 @@ func pin(s Spec, self bool) (_ *pinned, err error) {
 		if err := p.addProgram(s, add); err != nil {
 			return nil, err
 		}
+	}
+	if err := p.scan(); err != nil {
+		return nil, err
 	}
 	if os.Geteuid() == 0 {
 		if err := p.idmap(s.Slot); err != nil {
@@ -239,7 +241,7 @@ func idmapped(fd int, s source, slot int, spaces map[[2]uint32]*os.File) (*os.Fi
 	}
 	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV,
 		Propagation: unix.MS_PRIVATE, Userns_fd: uint64(spaces[owner].Fd())}
-	if !s.Write {
+	if !s.Write && on(layerReadOnly) {
 		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
 	}
 	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr); err != nil {
@@ -248,39 +250,4 @@ func idmapped(fd int, s source, slot int, spaces map[[2]uint32]*os.File) (*os.Fi
 			"use ext4, xfs, btrfs or tmpfs, or run as an ordinary user", err)
 	}
 	return os.NewFile(uintptr(tree), string(s.Path)), nil
-}
-
-// userNamespace returns a user namespace in which one owner of the disk stands
-// for one user of the host. A process must exist for it to be made; it ends at
-// once, and the descriptor keeps the namespace.
-func userNamespace(owner [2]uint32, host int) (*os.File, error) {
-	exe, err := selfImage()
-	if err != nil {
-		return nil, err
-	}
-	r, w, err := os.Pipe()
-	if err != nil {
-		return nil, err
-	}
-	defer r.Close()
-	defer w.Close()
-	proc, err := os.StartProcess(exe, []string{stageHold}, &os.ProcAttr{
-		Env: stageEnv, Files: []*os.File{r},
-		Sys: &syscall.SysProcAttr{
-			Cloneflags:  unix.CLONE_NEWUSER,
-			UidMappings: []syscall.SysProcIDMap{{ContainerID: int(owner[0]), HostID: host, Size: 1}},
-			GidMappings: []syscall.SysProcIDMap{{ContainerID: int(owner[1]), HostID: host, Size: 1}},
-		},
-	})
-	if err != nil && passing(err) {
-		return nil, fmt.Errorf("map owners: %w", err)
-	}
-	if err != nil {
-		return nil, notEnforceable("no user namespace can be made for user "+strconv.Itoa(host), err)
-	}
-	defer func() {
-		proc.Kill()
-		proc.Wait()
-	}()
-	return os.Open("/proc/" + strconv.Itoa(proc.Pid) + "/ns/user")
 }

@@ -79,8 +79,11 @@ func (s *supervision) run() {
 			end(EndingTimeout)
 		case <-kill:
 			// Init is silent: its end takes the namespace with it. After this
-			// only the kernel can delay the end.
-			s.turn.proc.Kill()
+			// only the kernel can delay the end. Without a namespace init is the
+			// only hold on the rest, and goes on with it.
+			if s.turn.scratch == "" || s.ended != nil {
+				s.turn.proc.Kill()
+			}
 			hopeless = time.After(waitLimit)
 		case f, ok := <-frames:
 			if ok {
@@ -161,13 +164,18 @@ func (s *supervision) finish(frames <-chan frame, reaped bool) {
 	<-s.drained
 	s.out.end()
 	s.turn.pipes.close()
-	r := Result{Report: s.turn.report, Reply: s.reply, Fault: s.fault}
+	r := Result{Report: s.turn.report, Reply: s.reply, Fault: s.fault, Egress: s.turn.egress.end()}
 	r.Stdout, r.Stderr = s.out.produced()
 	if !s.released.IsZero() {
 		r.Elapsed = over.Sub(s.released)
 	}
 	s.conclude(&r)
-	if reaped {
+	switch {
+	case s.turn.scratch != "":
+		// Init says its last word only when nothing that descends from it is left.
+		r.Cleanup.Confirmed = reaped && s.ended != nil
+		os.RemoveAll(s.turn.scratch)
+	case reaped:
 		inUse, err := namespaceInUse(s.id)
 		r.Cleanup.Confirmed = err == nil && !inUse
 	}
@@ -209,47 +217,3 @@ func (s *supervision) conclude(r *Result) {
 		r.Ending, r.ExitCode = EndingExit, &code
 	}
 }
-
-// drain reads one stream to its end, or until it is told to stop waiting.
-func drain(c *capture, which Stream, f *os.File, full chan<- struct{}) {
-	buf := make([]byte, chunkBytes)
-	add := func(n int) {
-		if n > 0 && c.add(which, buf[:n]) {
-			select {
-			case full <- struct{}{}:
-			default:
-			}
-		}
-	}
-	for {
-		n, err := f.Read(buf)
-		add(n)
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			break
-		}
-		if err != nil {
-			return
-		}
-	}
-	// What the dead left in the pipe is taken without waiting, and no more
-	// than a pipe can hold: a copy outside might write for ever.
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return
-	}
-	f.SetReadDeadline(time.Time{})
-	raw.Read(func(fd uintptr) bool {
-		for left := maxPipe; left > 0; {
-			n, err := (rawFile(fd)).Read(buf)
-			if err != nil {
-				break
-			}
-			add(n)
-			left -= n
-		}
-		return true
-	})
-}
-
-// maxPipe is the most that an ordinary user can make a pipe hold.
-const maxPipe = 1 << 20

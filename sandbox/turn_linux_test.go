@@ -4,7 +4,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"errors"
-	"net"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -134,48 +134,45 @@ func TestBackgroundChildDoesNotDelayTheEnd(t *testing.T) {
 // TestStreamHeldOutsideDoesNotDelayTheEnd lets a process of the host keep the
 // writing end of standard output, and even write to it.
 func TestStreamHeldOutsideDoesNotDelayTheEnd(t *testing.T) {
-	s := hostile(t, "pass")
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(s.Workspace, "socket")})
+	s := shell(t, `while [ ! -e held ]; do sleep 0.02; done; echo passed`)
+	begin := time.Now()
+	p := start(t, s)
+	if err := p.Release(); err != nil {
+		t.Fatal(err)
+	}
+	main := childOf(t, p.Identity().PID)
+	held, err := os.OpenFile(fmt.Sprintf("/proc/%d/fd/1", main), os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	if err := os.Chmod(filepath.Join(s.Workspace, "socket"), 0o666); err != nil {
-		t.Fatal(err)
-	}
-	held := make(chan int, 1)
-	go func() {
-		c, err := l.AcceptUnix()
-		if err != nil {
-			t.Error(err)
-			held <- -1
-			return
-		}
-		defer c.Close()
-		b, oob := make([]byte, 1), make([]byte, 64)
-		_, n, _, _, err := c.ReadMsgUnix(b, oob)
-		if err != nil {
-			t.Error(err)
-		}
-		rights, err := syscall.ParseSocketControlMessage(oob[:n])
-		if err != nil || len(rights) != 1 {
-			t.Errorf("%d messages: %v", len(rights), err)
-			held <- -1
-			return
-		}
-		fds, err := syscall.ParseUnixRights(&rights[0])
-		if err != nil {
-			t.Error(err)
-		}
-		held <- fds[0]
-	}()
-	begin := time.Now()
-	r, o := run(t, s)
+	defer held.Close()
+	write(t, filepath.Join(s.Workspace, "held"), "", 0o644)
+	r, o := finish(t, p)
 	exited(t, r, o, 0)
 	if o.stdout.String() != "passed\n" || time.Since(begin) > time.Minute {
 		t.Errorf("%q after %s", o.stdout.String(), time.Since(begin))
 	}
-	syscall.Close(<-held)
+}
+
+// childOf finds the only child of a process.
+func childOf(t *testing.T, parent int) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		b, err := os.ReadFile("/proc/" + e.Name() + "/status")
+		if err == nil && strings.Contains(string(b), fmt.Sprintf("\nPPid:\t%d\n", parent)) {
+			pid, err := strconv.Atoi(e.Name())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return pid
+		}
+	}
+	t.Fatalf("process %d has no child", parent)
+	return 0
 }
 
 func TestStopIsPoliteFirst(t *testing.T) {
@@ -490,44 +487,4 @@ func TestGone(t *testing.T) {
 			t.Errorf("%s: gone %v, %v", name, gone, err)
 		}
 	}
-}
-
-// TestSoak starts and ends many turns in every way, and looks for what stays.
-func TestSoak(t *testing.T) {
-	count := func() int {
-		entries, err := os.ReadDir("/proc/self/fd")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return len(entries)
-	}
-	work := temp(t)
-	once := func(i int) {
-		s := shell(t, `echo hello; [ "$1" = 2 ] && sleep 300; sleep 300 & exit 0`, strconv.Itoa(i%3))
-		s.Workspace = work
-		p, err := sandbox.Start(s)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if i%3 > 0 {
-			if err := p.Release(); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if i%3 != 1 {
-			p.Stop()
-		}
-		rest(p)
-		if r := p.Wait(); !r.Cleanup.Confirmed {
-			t.Errorf("turn %d: %+v", i, r)
-		}
-	}
-	once(0)
-	before, routines := count(), runtime.NumGoroutine()
-	for i := range 50 {
-		once(i)
-	}
-	eventually(t, "no descriptor and no goroutine stays", 30*time.Second, func() bool {
-		return count() <= before && runtime.NumGoroutine() <= routines
-	})
 }

@@ -73,8 +73,11 @@ func (s Spec) check() error {
 	if s.MemoryBytes != 0 && s.MemoryBytes < minMemory {
 		return refuse("memory bytes %d below %d", s.MemoryBytes, int64(minMemory))
 	}
-	if s.Network > NetworkHost || s.Git > GitRead {
+	if s.Network > NetworkAllow || s.Git > GitRead {
 		return refuse("unknown network or git access")
+	}
+	if _, err := s.allowList(); err != nil {
+		return err
 	}
 	return s.checkPaths()
 }

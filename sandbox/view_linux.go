@@ -272,13 +272,15 @@ func (v *view) write(it *item) error {
 // sealProc forbids further user namespaces, and then writing to the parts of
 // /proc that are about the machine.
 func (v *view) sealProc() error {
-	fd, err := unix.Openat(v.root, "proc/sys/user/max_user_namespaces", unix.O_WRONLY|unix.O_CLOEXEC, 0)
-	if err == nil {
-		_, err = (rawFile(fd)).Write([]byte("0"))
-		unix.Close(fd)
-	}
-	if err != nil {
-		return notEnforceable("nested user namespaces cannot be forbidden", err)
+	if on(layerNested) {
+		fd, err := unix.Openat(v.root, "proc/sys/user/max_user_namespaces", unix.O_WRONLY|unix.O_CLOEXEC, 0)
+		if err == nil {
+			_, err = (rawFile(fd)).Write([]byte("0"))
+			unix.Close(fd)
+		}
+		if err != nil {
+			return notEnforceable("nested user namespaces cannot be forbidden", err)
+		}
 	}
 	for _, name := range []string{"sys", "irq", "bus", "fs"} {
 		tree, err := unix.OpenTree(v.root, "proc/"+name, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
@@ -327,6 +329,9 @@ func (v *view) enter() error {
 
 // readOnly seals a single mount, not those below it.
 func readOnly(target string) error {
+	if !on(layerReadOnly) {
+		return nil
+	}
 	err := unix.MountSetattr(unix.AT_FDCWD, target, 0, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
 	if err != nil {
 		return fmt.Errorf("make %s read-only: %w", target, err)

@@ -95,7 +95,7 @@ func TestBoundedCommand(t *testing.T) {
 		t.Run(row.verb, func(t *testing.T) {
 			submit := write("submit.json", map[string]any{
 				"schema": "openagents.coder.task-command.v1", "command_id": "submit-" + row.id, "task_id": row.id, "expected_revision": nil,
-				"action": map[string]any{"kind": "submit", "intent": map[string]any{
+				"action": map[string]any{"type": "submit", "intent": map[string]any{
 					"title": "by hand", "prompt": "say what is here", "workspace": map[string]any{"path": s.repo},
 					"configuration": map[string]any{"adapter": "bounded-command", "model": nil},
 				}},

@@ -32,7 +32,7 @@ func byHandTask(t *testing.T, s *tour, ctx context.Context, id string) (task own
 	t.Helper()
 	submit := written(t, s, id+".json", map[string]any{
 		"schema": "openagents.coder.task-command.v1", "command_id": "submit-" + id, "task_id": id, "expected_revision": nil,
-		"action": map[string]any{"kind": "submit", "intent": map[string]any{
+		"action": map[string]any{"type": "submit", "intent": map[string]any{
 			"title": id, "prompt": "change something", "workspace": map[string]any{"path": s.repo},
 			"configuration": map[string]any{"adapter": "bounded-command", "model": nil},
 		}},

@@ -42,7 +42,7 @@ func TestTaskCheck(t *testing.T) {
 	}
 	submit, _ := write("submit.json", map[string]any{
 		"schema": "openagents.coder.task-command.v1", "command_id": "submit-checked", "task_id": "checked", "expected_revision": nil,
-		"action": map[string]any{"kind": "submit", "intent": map[string]any{
+		"action": map[string]any{"type": "submit", "intent": map[string]any{
 			"title": "checked", "prompt": "make a file", "workspace": map[string]any{"path": s.repo},
 			"configuration": map[string]any{"adapter": "bounded-command", "model": nil},
 		}},

@@ -13,7 +13,7 @@ func TestTaskWordsFirst(t *testing.T) {
 	dir := t.TempDir()
 	home := filepath.Join(dir, "home")
 	cancel := filepath.Join(dir, "cancel.json")
-	if err := os.WriteFile(cancel, []byte(`{"schema":"openagents.coder.task-command.v1","command_id":"c","task_id":"t","expected_revision":1,"action":{"kind":"cancel","reason":"r"}}`), 0o600); err != nil {
+	if err := os.WriteFile(cancel, []byte(`{"schema":"openagents.coder.task-command.v1","command_id":"c","task_id":"t","expected_revision":1,"action":{"type":"cancel","reason":"r"}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	long := strings.Repeat("x", 40_000)
