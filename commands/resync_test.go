@@ -141,3 +141,55 @@ func TestLeaseWearsOut(t *testing.T) {
 	since = LeaseSeconds * time.Second
 	leased(false)
 }
+
+// A backup that was put back under a clock ten years ahead: what was issued before
+// it stays refused once a person says that the clock is right, and what is issued
+// later is taken.
+func TestResyncOfARestoredStore(t *testing.T) {
+	const years = 10 * 365 * 86_400
+	r := newRig(t)
+	r.tasks.add(task(0), running)
+	key := Key{Principal: sender(0).Device, Kind: "journal.resync", ID: strings.Repeat("b", 64)}
+	before := command(1, nip.Queue, 5)
+	before.IssuedAt = r.clock
+	r.clock += 60
+	r.update(func(tx *bbolt.Tx) error { return r.Journal.SetRestored(tx, r.clock+years) })
+	if got := short(r.submit(sender(0), before)); got != "expired expired" {
+		t.Fatal(got)
+	}
+	r.update(func(tx *bbolt.Tx) error {
+		if got := r.Journal.Ahead(tx, r.clock); got != years {
+			t.Errorf("%d s ahead", got)
+		}
+		ahead, err := r.Journal.Resync(tx, key, sender(0), r.clock)
+		if ahead != years {
+			t.Errorf("put right by %d s", ahead)
+		}
+		if got := r.Journal.Restored(tx); got != r.clock {
+			t.Errorf("restored at %d, %d s from now", got, got-r.clock)
+		}
+		return err
+	})
+	r.check()
+	issued := func(n int, at int64) string {
+		c := command(n, nip.Queue, 5)
+		c.IssuedAt = at
+		return short(r.submit(sender(0), c))
+	}
+	resynced := r.clock
+	for _, row := range []struct {
+		name string
+		at   int64
+		want string
+	}{
+		{"before the restore", resynced - 60, "expired expired"},
+		{"as late as the host would have taken it then", resynced + CommandFuture, "expired expired"},
+		{"later", resynced + CommandFuture + 1, "held"},
+	} {
+		r.clock = row.at
+		if got := issued(int(row.at-resynced)+200, row.at); got != row.want {
+			t.Errorf("%s: %s, want %s", row.name, got, row.want)
+		}
+	}
+	r.check()
+}

@@ -25,6 +25,7 @@ type call struct {
 	req    nip.Request
 	who    principal
 	sealed nip.Verified // the reply that was sealed last; see queueReply
+	ahead  *aheadReply  // the likely one, sealed beside the disk's work; nil is none
 }
 
 // verdict is what admission says: exactly one of them holds. Silent calls get
@@ -81,7 +82,7 @@ func (c *Core) admit(tx *bbolt.Tx, k *call, now int64) (verdict, error) {
 		return verdict{silent: "an operation that does not hold, of nobody who may ask"}, nil
 	case code != "":
 		return refuse(code), nil
-	case c.restored != 0 && req.IssuedAt <= c.restored+clockSkew:
+	case c.beforeRestore(tx, req.IssuedAt):
 		return refuse(nip.Expired), nil // before the backup was put back it may have been carried out
 	case known:
 		// A grant's rights never change, so a retained missing_right stands.
@@ -101,6 +102,13 @@ func (c *Core) admit(tx *bbolt.Tx, k *call, now int64) (verdict, error) {
 		return verdict{refusal: &nip.Refusal{Code: nip.Bounds}, retain: true}, nil
 	}
 	return verdict{}, nil
+}
+
+// beforeRestore reports whether a request of that date may be one that this home
+// carried out and, restored from a backup, does not remember.
+func (c *Core) beforeRestore(tx *bbolt.Tx, issued int64) bool {
+	restored := c.journal.Restored(tx)
+	return restored != 0 && issued <= restored+clockSkew
 }
 
 func refuse(code nip.Code) verdict { return verdict{refusal: &nip.Refusal{Code: code}} }

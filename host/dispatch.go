@@ -70,6 +70,8 @@ func (h *Host) listing(tx *bbolt.Tx, op nip.Operation, now int64) (nip.Reply, er
 func (h *Host) command(ctx context.Context, k *call, cmd nip.Command, exact bool) error {
 	var ev *nip.Event
 	full := false
+	k.ahead = h.sealAhead(k, accepted(k.req.Kind, cmd))
+	defer func() { <-k.ahead.done }()
 	_, err := h.eval.Submit(ctx, k.who.sender, cmd, commands.Hooks{
 		Exact: exact,
 		Admit: func(tx *bbolt.Tx) error {
@@ -120,10 +122,15 @@ func (h *Host) command(ctx context.Context, k *call, cmd nip.Command, exact bool
 // errRepliesFull aborts a submission before anything was recorded.
 var errRepliesFull = errors.New("retained replies are full")
 
+// accepted is the outcome of a command that was not refused.
+func accepted(kind string, cmd nip.Command) nip.Dispatched {
+	return nip.Dispatched{Operation: kind, Reference: string(cmd.Task)}
+}
+
 // commandReply maps an entry to the wire (NIP-HOST, task.command, reply mapping).
 func commandReply(kind string, cmd nip.Command, e commands.Entry, cause error) nip.Reply {
 	no := func(code nip.Code) nip.Reply { return nip.Reply{Refusal: &nip.Refusal{Code: code}} }
-	yes := nip.Reply{Outcome: nip.Dispatched{Operation: kind, Reference: string(cmd.Task)}}
+	yes := nip.Reply{Outcome: accepted(kind, cmd)}
 	switch {
 	case errors.Is(cause, commands.ErrConflict):
 		return no(nip.Conflict)

@@ -139,6 +139,10 @@ func Init(home string, ownerKey nip.PubKey, o Options) error {
 	} else if whole {
 		return sameOwner(home, ownerKey, o)
 	}
+	// Who made the folder may have died before its name was durable.
+	if err := atomicfile.SyncName(home); err != nil {
+		return fmt.Errorf("make home: %w", err)
+	}
 	hostKey, err := loadOrMakeKey(filepath.Join(home, "host.key"))
 	if err != nil {
 		return err
@@ -206,7 +210,17 @@ func openDB(home string) (*commit.DB, error) {
 			return nil, err
 		}
 	}
-	return commit.Open(filepath.Join(home, "host.db"), commit.Options{Kind: dbKind, Version: dbVersion, Timeout: time.Second})
+	path := filepath.Join(home, "host.db")
+	db, err := commit.Open(path, commit.Options{Kind: dbKind, Version: dbVersion, Timeout: time.Second})
+	if err != nil {
+		return nil, err
+	}
+	// Who made the file may have died before its name was durable, and with the
+	// name a power cut would take every commit.
+	if err := atomicfile.SyncName(path); err != nil {
+		return nil, errors.Join(fmt.Errorf("open host.db: %w", err), db.Close())
+	}
+	return db, nil
 }
 
 // makeHome creates home and its parents, home itself for this user alone.
@@ -214,16 +228,10 @@ func makeHome(home string) error {
 	if _, err := os.Lstat(home); err == nil {
 		return nil
 	}
-	if err := os.MkdirAll(filepath.Dir(home), 0o755); err != nil {
-		return fmt.Errorf("make home: %w", err)
-	}
-	if err := os.Mkdir(home, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-		return fmt.Errorf("make home: %w", err)
-	}
 	// A power cut after the first receipt must not lose the folder it is in.
-	parent, err := os.Open(filepath.Dir(home))
+	err := atomicfile.MakeAll(filepath.Dir(home), 0o755)
 	if err == nil {
-		err = errors.Join(parent.Sync(), parent.Close())
+		err = atomicfile.MakeAll(home, 0o700)
 	}
 	if err != nil {
 		return fmt.Errorf("make home: %w", err)
@@ -339,7 +347,7 @@ func openLocked(home string, o Options) (*Core, error) {
 			}
 		}
 		m := tx.Bucket(bucketMeta)
-		c.owner, c.restored = nip.PubKey(m.Get([]byte("owner"))), c.journal.Restored(tx)
+		c.owner = nip.PubKey(m.Get([]byte("owner")))
 		if stored := nip.PubKey(m.Get([]byte("host"))); stored != c.self {
 			return fmt.Errorf("%w: host.key is not the key of this host.db; put the right one back", commit.ErrCorrupt)
 		}

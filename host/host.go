@@ -116,10 +116,6 @@ type Core struct {
 	lock    *homeLock
 	log     zerolog.Logger
 
-	// restored is when this home was put back from a backup, 0 for never. It is
-	// read once: only Restore sets it, before anybody opens the home.
-	restored int64
-
 	grants grantCache
 
 	// effects is held shared by whoever carries an effect of a device to the

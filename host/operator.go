@@ -100,7 +100,7 @@ func verbStatus(ctx context.Context, c *Core, _ json.RawMessage, emit func(any) 
 		}
 		s.Devices = len(recs)
 		now := c.now()
-		s.Journal.Ahead = c.journal.Time(tx, now) - now
+		s.Journal.Ahead = c.journal.Ahead(tx, now)
 		s.Journal.Entries, s.Journal.Undecided, err = c.journal.Counts(tx)
 		return err
 	})

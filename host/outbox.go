@@ -1,8 +1,10 @@
 package host
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -31,6 +33,8 @@ type outboxRow struct {
 	Event   *nip.Event   `json:"event"`
 	Copy    bool         `json:"copy,omitempty"`    // for a relay beside the device's own
 	Reached bool         `json:"reached,omitempty"` // another relay took these bytes
+
+	raw []byte // the row as it was claimed: the very same bytes need no decoding
 }
 
 func (r outboxRow) key() string {
@@ -105,15 +109,23 @@ func dropDevice(tx *bbolt.Tx, bucket []byte, device nip.PubKey) error {
 
 // removeSent deletes the row unless a newer event took its place meanwhile.
 func removeSent(tx *bbolt.Tx, r outboxRow) error {
-	var now outboxRow
-	found, err := getJSON(tx, bucketOutbox, r.key(), &now)
-	if err != nil || !found || now.Event.ID != r.Event.ID {
+	if waits, err := r.waits(tx); err != nil || !waits {
 		return err
 	}
 	if err := tx.Bucket(bucketOutbox).Delete([]byte(r.key())); err != nil {
 		return err
 	}
 	return noteReached(tx, r)
+}
+
+// waits reports whether the row's event still has its place in the outbox.
+func (r outboxRow) waits(tx *bbolt.Tx) (bool, error) {
+	if len(r.raw) > 0 && bytes.Equal(tx.Bucket(bucketOutbox).Get([]byte(r.key())), r.raw) {
+		return true, nil
+	}
+	var now outboxRow
+	found, err := getJSON(tx, bucketOutbox, r.key(), &now)
+	return found && now.Event.ID == r.Event.ID, err
 }
 
 // outboxSender empties the durable outbox: a row leaves only on a relay's OK,
@@ -192,14 +204,44 @@ func (o *outboxSender) run(ctx context.Context) error {
 func (o *outboxSender) waiting() (map[nip.RelayURL]bool, error) {
 	relays := map[nip.RelayURL]bool{}
 	err := o.h.db.View(func(tx *bbolt.Tx) error {
-		return eachJSON(tx, bucketOutbox, func(_ string, r struct {
-			Relay nip.RelayURL `json:"relay"`
-		}) error {
-			relays[r.Relay] = true
-			return nil
+		return tx.Bucket(bucketOutbox).ForEach(func(_, raw []byte) error {
+			relay, err := relayOfRow(raw)
+			relays[relay] = true
+			return err
 		})
 	})
 	return relays, err
+}
+
+// relayOfRow reads a row as far as its relay, which stands before the event: there
+// may be very many rows, and they are looked through at every wake.
+func relayOfRow(raw []byte) (nip.RelayURL, error) {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	bad := func(err error) (nip.RelayURL, error) {
+		return "", fmt.Errorf("host.db outbox row: %w", err)
+	}
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+		return bad(errors.Join(err, errors.New("it is no object")))
+	}
+	for d.More() {
+		name, err := d.Token()
+		if err != nil {
+			return bad(err)
+		}
+		if name != "relay" {
+			var skipped json.RawMessage
+			if err := d.Decode(&skipped); err != nil {
+				return bad(err)
+			}
+			continue
+		}
+		var relay nip.RelayURL
+		if err := d.Decode(&relay); err != nil {
+			return bad(err)
+		}
+		return relay, nil
+	}
+	return bad(errors.New("it names no relay"))
 }
 
 // claim takes the relay's next batch, none while one is under way or while the
@@ -224,6 +266,7 @@ func (o *outboxSender) claim(relay nip.RelayURL) ([]outboxRow, error) {
 				return fmt.Errorf("host.db outbox row: %w", err)
 			}
 			if r.Relay == relay {
+				r.raw = bytes.Clone(raw)
 				rows = append(rows, r)
 			}
 			return nil
@@ -318,14 +361,12 @@ func (o *outboxSender) send(ctx context.Context, relay nip.RelayURL, rows []outb
 // current reports whether the row still waits. Since the batch was claimed a
 // newer event may have taken its place, or its device may have lost its
 // standing: then it must not leave.
-func (o *outboxSender) current(r outboxRow) (bool, error) {
-	var now outboxRow
-	found := false
-	err := o.h.db.View(func(tx *bbolt.Tx) (err error) {
-		found, err = getJSON(tx, bucketOutbox, r.key(), &now)
+func (o *outboxSender) current(r outboxRow) (waits bool, err error) {
+	err = o.h.db.View(func(tx *bbolt.Tx) (err error) {
+		waits, err = r.waits(tx)
 		return err
 	})
-	return found && now.Event.ID == r.Event.ID, err
+	return waits, err
 }
 
 // deliver publishes one event and reports whether the relay took it.

@@ -9,7 +9,10 @@ import (
 	"holdfast/nip"
 )
 
-const renewAgain = 3600 // seconds between two renewals of one device
+// renewAgain is the shortest time, in seconds, between two renewals of one device.
+// What paces them is the grant's own life, of which three quarters must be over;
+// this only keeps one that lives for seconds from filling the book.
+const renewAgain = 60
 
 // renewSoon looks, beside the request, whether its device's grant runs out and
 // is to be renewed (NIP-HOST, renewal; over a relay it is this host's own way).

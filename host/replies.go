@@ -11,10 +11,11 @@ import (
 )
 
 const (
-	replySenders = 4   // of one relay for members; strangers have one
-	replyBacklog = 256 // replies waiting in one lane
-	replyLanes   = 64  // lanes that there may be
-	replyAgain   = time.Second
+	replySenders = 4           // of one relay for members; strangers have one
+	replyBacklog = 256         // replies waiting in one lane
+	replyLanes   = 64          // lanes that there may be
+	replyAgain   = time.Second // before a reply that its relay did not take is offered again; it doubles
+	replyRests   = 3           // doublings: 8 s at most
 )
 
 // replyJob is one sealed reply on its way out, until the request expires.
@@ -22,6 +23,7 @@ type replyJob struct {
 	event  *nip.Event
 	until  int64
 	sealed nip.Verified // event, where this process sealed it; else zero
+	failed int          // how often the relay did not take it
 }
 
 // replyLane is the replies of one relay to members, or to everybody else. A relay
@@ -43,10 +45,11 @@ func (l replyLane) senders() int {
 type replySender struct {
 	h *Host
 
-	// mu guards jobs and start.
-	mu    sync.Mutex
-	jobs  map[replyLane]chan replyJob
-	start func(lane replyLane, jobs <-chan replyJob) // nil until the host runs: what comes earlier waits
+	// mu guards jobs, resting and start.
+	mu      sync.Mutex
+	jobs    map[replyLane]chan replyJob
+	resting map[replyLane]int                          // replies that wait to be offered again
+	start   func(lane replyLane, jobs <-chan replyJob) // nil until the host runs: what comes earlier waits
 }
 
 // put queues a reply and never waits. One that finds no room is fetched by the
@@ -85,25 +88,41 @@ func (s *replySender) run(start func(lane replyLane, jobs <-chan replyJob)) {
 }
 
 // sendReplies is one sender: a reply is offered until a relay takes it or its
-// request has run out.
-func (h *Host) sendReplies(ctx context.Context, relay nip.RelayURL, jobs <-chan replyJob) {
+// request has run out. One that a relay did not take rests, each time longer, and
+// lets the others pass: the relay may be away, or may never take this one.
+func (h *Host) sendReplies(ctx context.Context, lane replyLane, jobs <-chan replyJob) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case j := <-jobs:
-			for ctx.Err() == nil {
-				left := time.Duration(j.until-h.now()) * time.Second
-				if left <= 0 || h.deliverSealed(ctx, relay, j.event, j.sealed, min(left, publishTimeout)) {
-					break
-				}
-				select {
-				case <-ctx.Done():
-				case <-time.After(replyAgain):
-				}
+			left := time.Duration(j.until-h.now()) * time.Second
+			if left > 0 && !h.deliverSealed(ctx, lane.relay, j.event, j.sealed, min(left, publishTimeout)) {
+				h.replies.rest(ctx, lane, j)
 			}
 		}
 	}
+}
+
+// rest queues the reply again later. Where very many rest, it is left to the
+// device's exact retry, as where a backlog is full.
+func (s *replySender) rest(ctx context.Context, lane replyLane, j replyJob) {
+	wait := replyAgain << min(j.failed, replyRests)
+	j.failed++
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.resting[lane] >= replyBacklog {
+		return
+	}
+	s.resting[lane]++
+	time.AfterFunc(wait, func() {
+		s.mu.Lock()
+		s.resting[lane]--
+		s.mu.Unlock()
+		if ctx.Err() == nil {
+			s.put(lane, j)
+		}
+	})
 }
 
 // sendReply hands a committed reply to the senders.

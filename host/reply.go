@@ -26,6 +26,19 @@ func (c *Core) seal(k *call, r nip.Reply) (*nip.Event, error) {
 	if now >= k.req.ExpiresAt {
 		return nil, errSilent
 	}
+	v, ready := k.ahead.take(r)
+	if !ready {
+		var err error
+		if v, err = c.sealAt(k, r, now); err != nil {
+			return nil, err
+		}
+	}
+	k.sealed = v
+	return v.Event(), nil
+}
+
+// sealAt seals r as said at now. It changes nothing of k.
+func (c *Core) sealAt(k *call, r nip.Reply, now int64) (nip.Verified, error) {
 	r.Request, r.RequestEvent, r.Host = k.req.ID, k.opened.EventID, c.self
 	r.IssuedAt, r.ExpiresAt = now, k.req.ExpiresAt
 	a, err := nip.EncodeReply(r)
@@ -35,12 +48,13 @@ func (c *Core) seal(k *call, r nip.Reply) (*nip.Event, error) {
 		a, err = nip.EncodeReply(r)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("encode reply: %w", err)
+		return nip.Verified{}, fmt.Errorf("encode reply: %w", err)
 	}
-	if k.sealed, err = c.keeper(k.opened.Signer).Seal(k.opened.Signer, nip.Mailbox(k.req.ID), a); err != nil {
-		return nil, fmt.Errorf("seal reply: %w", err)
+	v, err := c.keeper(k.opened.Signer).Seal(k.opened.Signer, nip.Mailbox(k.req.ID), a)
+	if err != nil {
+		return v, fmt.Errorf("seal reply: %w", err)
 	}
-	return k.sealed.Event(), nil
+	return v, nil
 }
 
 // retain seals r and keeps it for exact retries, inside the commit that makes

@@ -15,6 +15,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"holdfast/commands"
+	"holdfast/internal/atomicfile"
 	"holdfast/internal/commit"
 	"holdfast/internal/saferead"
 	"holdfast/nip"
@@ -70,7 +71,7 @@ func Restore(ctx context.Context, home, backup string, replace bool, o Options) 
 		return out, err
 	}
 	defer release()
-	if err := os.MkdirAll(filepath.Dir(home), 0o755); err != nil {
+	if err := atomicfile.MakeAll(filepath.Dir(home), 0o755); err != nil {
 		return out, fmt.Errorf("make the folder above the home: %w", err)
 	}
 	var r [8]byte

@@ -74,7 +74,7 @@ func NewHost(c *Core, t Transport, onEvent func(Event)) *Host {
 		index: newTaskIndex(), answers: newAnswerBook(), inFlight: map[nip.RequestID]bool{}, stopped: make(chan struct{}),
 	}
 	h.members.Store(&map[string]bool{string(c.owner): true})
-	h.replies = &replySender{h: h, jobs: map[replyLane]chan replyJob{}}
+	h.replies = &replySender{h: h, jobs: map[replyLane]chan replyJob{}, resting: map[replyLane]int{}}
 	h.outbox = &outboxSender{h: h, bell: make(chan struct{}, 1), retry: outboxRetry, relays: map[nip.RelayURL]*relayOutbox{}}
 	h.starter = &starter{h: h, bell: make(chan struct{}, 1), live: map[owner.TaskID]*owner.Launched{}, taken: map[owner.TaskID]taken{}, changed: map[owner.TaskID]bool{}, seen: map[owner.TaskID]seenTask{}}
 	h.deadlines = &deadlines{h: h, bell: make(chan struct{}, 1), dirty: map[nip.TaskID]bool{}, retry: map[nip.TaskID]int64{}, worn: map[nip.TaskID]time.Duration{}}
@@ -117,7 +117,7 @@ func (h *Host) Run(ctx context.Context) error {
 	}
 	h.replies.run(func(lane replyLane, jobs <-chan replyJob) {
 		for range lane.senders() {
-			h.background(func() { h.sendReplies(ctx, lane.relay, jobs) })
+			h.background(func() { h.sendReplies(ctx, lane, jobs) })
 		}
 	})
 	if err := h.resendReplies(); err != nil {

@@ -18,7 +18,9 @@ const (
 	statesKept   = 604_800                // seconds: the most that a record may be asked to stay
 	statesNoTask = 86_400                 // where there is no such task: whoever names many of them fills little
 	statesSettle = 100 * time.Millisecond // a command usually passes two states at once: one record tells both
-	statesPause  = time.Second            // between two rounds that told something
+	statesPause  = time.Second            // between two rounds that told something, at least
+	statesShare  = 10                     // a round rests for this many times what it took: much to tell is not all of the host's work
+	statesRest   = 10 * time.Second       // but no longer
 	statesBatch  = 512                    // transitions of one round
 	statesAgain  = 5 * time.Second        // after a round that failed
 )
@@ -78,6 +80,7 @@ func (d tellingDB) Update(ctx context.Context, fn func(tx *bbolt.Tx) error) erro
 
 func (t *teller) run(ctx context.Context) error {
 	for {
+		began := time.Now()
 		told, more, err := t.round(ctx)
 		wait := time.Duration(0)
 		switch {
@@ -89,7 +92,7 @@ func (t *teller) run(ctx context.Context) error {
 			t.h.log.Error().Err(err).Msg("devices could not be told what became of their commands; it is tried again soon")
 			more, wait = true, statesAgain
 		case told:
-			wait = t.pause
+			wait = t.restAfter(time.Since(began))
 		}
 		if !rest(ctx, wait) {
 			return nil
@@ -109,6 +112,11 @@ func (t *teller) run(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// restAfter is the pause behind a round that told something and took so long.
+func (t *teller) restAfter(took time.Duration) time.Duration {
+	return max(t.pause, min(statesShare*took, statesRest))
 }
 
 // sweep drops, once a day, the records that no relay keeps any more.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"go.etcd.io/bbolt"
 
@@ -391,4 +392,18 @@ func (r *rig) storedStates() (n int) {
 		r.t.Fatal(err)
 	}
 	return n
+}
+
+// However much there is to tell, it is a tenth of what one goroutine can do.
+func TestTellingRests(t *testing.T) {
+	teller := &teller{pause: statesPause}
+	for _, row := range []struct{ took, want time.Duration }{
+		{time.Millisecond, statesPause},
+		{300 * time.Millisecond, 3 * time.Second},
+		{time.Minute, statesRest},
+	} {
+		if got := teller.restAfter(row.took); got != row.want {
+			t.Errorf("a round of %s rests %s, want %s", row.took, got, row.want)
+		}
+	}
 }

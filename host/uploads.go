@@ -95,13 +95,10 @@ func openUploads(home string) (*saferead.Dir, error) {
 		return nil, err
 	}
 	defer d.Close()
-	up, err := d.OpenDir(uploadFolder)
-	if !errors.Is(err, os.ErrNotExist) {
-		return up, err
-	}
-	if err := d.Mkdir(uploadFolder); err != nil {
+	if err := d.Mkdir(uploadFolder); err != nil && !errors.Is(err, os.ErrExist) {
 		return nil, err
 	}
+	// Also where it is there: who made it may have died before this.
 	if err := d.Sync(); err != nil {
 		return nil, err
 	}

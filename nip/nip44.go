@@ -9,6 +9,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/bits"
+	"strings"
 
 	"github.com/btcsuite/btcd/btcec/v2"
 	"golang.org/x/crypto/chacha20"
@@ -97,16 +98,22 @@ func checkPayload(payload string) error {
 	if len(payload) > maxContent {
 		return fault(Bounds, layerEnvelope, "content is too long")
 	}
-	for i := range len(payload) {
-		c := payload[i]
-		ok := c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z' || c >= '0' && c <= '9' ||
-			c == '+' || c == '/' || c == '=' && i >= len(payload)-2
-		if !ok {
+	digits := strings.TrimSuffix(strings.TrimSuffix(payload, "="), "=")
+	for i := range len(digits) {
+		if !base64Digit[digits[i]] {
 			return fault(Malformed, layerEnvelope, "content is not base64")
 		}
 	}
 	return nil
 }
+
+// base64Digit is the standard alphabet.
+var base64Digit = func() (ok [256]bool) {
+	for _, c := range []byte("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/") {
+		ok[c] = true
+	}
+	return ok
+}()
 
 // decrypt44 opens a payload. The MAC is compared in constant time and before
 // anything decrypted is looked at.

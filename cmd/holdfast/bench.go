@@ -47,7 +47,7 @@ type benchMeasure struct {
 // what the machine still writes back does not count as theirs.
 var benchMeasures = []benchMeasure{
 	{"command-latency", []string{"command-latency-p50", "command-latency-p99"}, "one command, from its publication to its verified reply", (*bench).commandLatency},
-	{"commands-per-second-64", []string{"commands-per-second-64"}, "64 devices at once", (*bench).commandRate},
+	{"commands-64", []string{"commands-per-second-64", "command-cpu-64"}, "64 devices at once", (*bench).commandRate},
 	{"decide-commit-1000-vs-1000000", []string{"decide-commit-1000-vs-1000000"}, "a decision in a long journal and in a short one", (*bench).longJournal},
 	{"full-store", []string{"store-open-100000", "store-submit-100000", "store-identity-100000", "store-overlap-100000", "list-100000-first", "list-100000-middle", "list-100000-last", "status-100000", "host-start-100000"}, "a store of 100,000 tasks and one of 1,000", (*bench).fullStore},
 	{"append-10000", []string{"append-10000"}, "one more event in a task with 10,000", (*bench).longTask},

@@ -23,6 +23,7 @@ import (
 type benchDevice struct {
 	h     *benchHost
 	key   nip.SecretKey
+	ring  *nip.Keyring // of key, as a device's profile has it
 	grant nip.Grant
 	task  nip.TaskID
 	link  relay.Link
@@ -48,7 +49,7 @@ func (h *benchHost) newDevice(local bool) (*benchDevice, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &benchDevice{h: h, key: key}
+	d := &benchDevice{h: h, key: key, ring: nip.NewKeyring(key, 1)}
 	d.open(local, "")
 	return d, nil
 }
@@ -86,7 +87,7 @@ func (d *benchDevice) receive(sub *relay.Subscription) {
 		if w == nil {
 			continue // a summary, a presence, or one answer more
 		}
-		o, err := nip.Open(del.Event, d.key)
+		o, err := nip.OpenBy(context.Background(), del.Event, d.ring)
 		if err != nil || o.Schema != nip.SchemaReply {
 			continue
 		}

@@ -86,7 +86,7 @@ func (h *benchHost) newFlood(foes, each int) (*flood, error) {
 		if err != nil {
 			return nil, err
 		}
-		d := &benchDevice{h: h, key: key}
+		d := &benchDevice{h: h, key: key, ring: nip.NewKeyring(key, 1)}
 		var list []*nip.Event
 		for range each {
 			// As far ahead as a host believes: they must live while they are made.

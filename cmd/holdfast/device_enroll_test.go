@@ -46,6 +46,33 @@ func TestDeviceInvite(t *testing.T) {
 	v.fails(t, exitFailed, "missing_right", "invite")
 }
 
+// An administrator takes a code back; what is no ID never reaches the host, and a
+// refusal is a failure that names its code.
+func TestDeviceCancelInvite(t *testing.T) {
+	t.Parallel()
+	v, s, _ := atHost(t)
+	id := testID(t)
+	s.set(func(r nip.Request) (nip.Outcome, *nip.Refusal) {
+		if op, ok := r.Op.(nip.InviteCancel); !ok || string(op.Invitation) != id {
+			return nil, &nip.Refusal{Code: nip.Forbidden}
+		}
+		return nip.CancelledInvitation{Invitation: nip.InvitationID(id)}, nil
+	})
+	if doc := v.ok(t, "cancel-invite", id); doc["cancelled"] != id {
+		t.Errorf("document %v", doc)
+	}
+	if code := v.run(t, "cancel-invite", id); code != exitOK || !strings.Contains(v.out.String(), "cancelled "+id) {
+		t.Errorf("exit %d, %q", code, v.out.String())
+	}
+	v.fails(t, exitFailed, "forbidden", "cancel-invite", testID(t))
+	asked := len(s.operations())
+	v.fails(t, exitUsage, "usage", "cancel-invite", "abc")
+	v.fails(t, exitUsage, "usage", "cancel-invite")
+	if got := len(s.operations()); got != asked {
+		t.Errorf("the host was asked %d times for what is no ID", got-asked)
+	}
+}
+
 // The administrator reads the host's request, approves or denies exactly it,
 // and the admitted device takes the grant that was passed on.
 func TestDeviceEnrollment(t *testing.T) {

@@ -94,6 +94,12 @@ func TestOwnerElsewhere(t *testing.T) {
 	phone, err := s.pair(ctx, "phone", inv.Code)
 	must(err)
 	must(s.phone(ctx, nil, "workspaces"))
+	var lost struct{ Invitation, Code string }
+	must(boss(ctx, s, "", &lost, "invite"))
+	must(boss(ctx, s, "", nil, "cancel-invite", lost.Invitation))
+	if _, err := s.pair(ctx, "finder", lost.Code); err == nil || !strings.Contains(err.Error(), "revoked") {
+		t.Errorf("a code that was taken back: %v", err)
+	}
 
 	var made struct{ Task string }
 	must(boss(ctx, s, "", &made, "create", "--workspace", tourLabel, "--title", "by the owner", "--prompt", "hello", "--wait", "completed"))
@@ -426,6 +432,21 @@ func TestDeviceOwn(t *testing.T) {
 	}
 	if list, ok := v.ok(t, "commands")["commands"].([]any); !ok || len(list) != 1 || list[0].(map[string]any)["state"] != "received" {
 		t.Errorf("commands %v", list)
+	}
+	list := v.ok(t, "commands")["commands"].([]any)
+	position := 1
+	a, err := nip.EncodeStates(nip.CommandStates{Host: s.key.Public(), IssuedAt: time.Now().Unix(), ExpiresAt: time.Now().Unix() + 604_800, Task: taskA, Revision: 4,
+		Commands: []nip.CommandState{{Command: nip.CommandID(list[0].(map[string]any)["command"].(string)), State: "held", Position: &position}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	box, err := nip.DeriveMailbox(s.key, s.owner.Public(), nip.StreamCommands)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.publish(s.seal(s.owner.Public(), box, a))
+	if list := v.ok(t, "commands")["commands"].([]any); len(list) != 1 || list[0].(map[string]any)["state"] != "held" {
+		t.Errorf("published to the owner: %v", list)
 	}
 	if code := v.run(t, "watch"); code != exitFailed || !strings.Contains(v.err.String(), "publishes to its devices") {
 		t.Errorf("exit %d, %q", code, v.err.String())

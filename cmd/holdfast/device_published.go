@@ -174,6 +174,9 @@ func (v *deviceVerbs) commandsVerb() *cobra.Command {
 				if !offline {
 					err := d.Refresh(ctx)
 					var owner *client.OwnerError
+					if errors.As(err, &owner) {
+						err = d.RefreshCommands(ctx) // all that is published to an owner
+					}
 					owned := errors.As(err, &owner)
 					if err != nil && !unanswered(err) && !owned || c.Context().Err() != nil {
 						return errors.Join(err, c.Context().Err())
@@ -181,7 +184,7 @@ func (v *deviceVerbs) commandsVerb() *cobra.Command {
 					read = err == nil
 					switch {
 					case owned:
-						fmt.Fprintln(v.g.stderr, "an owner reads no publications; this is what the host's replies said")
+						fmt.Fprintln(v.g.stderr, "the signer that holds this key reads no publications; this is what the host's replies said")
 					case !read:
 						fmt.Fprintln(v.g.stderr, "the relay could not be read; this is what this device knew before")
 					}

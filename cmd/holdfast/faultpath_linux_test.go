@@ -99,6 +99,9 @@ func (f *faultPath) make() {
 		work := filepath.Join(f.dir, "work")
 		err := os.MkdirAll(work, 0o700)
 		if err == nil {
+			err = syncFolder(f.dir) // the person's own folder is there to stay
+		}
+		if err == nil {
 			err = host.Init(f.g.home, "", f.g.coreOptions())
 		}
 		if err == nil {

@@ -4,13 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"holdfast/internal/atomicfile"
 	"holdfast/relay/embedded"
 )
 
@@ -47,7 +47,7 @@ func relayCommand(g *globals) *cobra.Command {
 				return err
 			}
 			defer ln.Close()
-			if err := os.MkdirAll(g.home, 0o700); err != nil {
+			if err := atomicfile.MakeAll(g.home, 0o700); err != nil {
 				return fmt.Errorf("make the relay's folder: %w", err)
 			}
 			if err := makeRelayDir(g.home); err != nil {

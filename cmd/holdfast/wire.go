@@ -157,6 +157,7 @@ func loopbackAddress(name nip.RelayURL) string {
 
 // run serves until ctx ends or a part fails.
 func (p *parts) run(ctx context.Context, ready func() error) error {
+	tuneHeap()
 	g, ctx := errgroup.WithContext(ctx)
 	if p.embedded != nil {
 		g.Go(func() error {

@@ -32,8 +32,8 @@ type CommandStatus struct {
 
 // Commands lists the commands that this profile gave to the host it is turned
 // to, oldest first; of one task where task is not empty. The last 4,096 are
-// remembered. It reads the profile alone; Refresh and Watch bring what the host
-// published since.
+// remembered. It reads the profile alone; Refresh, RefreshCommands and Watch bring
+// what the host published since.
 func (d *Device) Commands(task nip.TaskID) ([]CommandStatus, error) {
 	g, err := d.standing()
 	if err != nil {

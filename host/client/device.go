@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 	"time"
 
@@ -82,8 +81,8 @@ func Init(dir string, o Options) (*Device, error) {
 }
 
 func initialise(dir string, o Options, mint func() (nip.SecretKey, error)) (*Device, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make profile: %w", err)
+	if err := makeProfile(dir); err != nil {
+		return nil, err
 	}
 	if err := checkFolder(dir); err != nil {
 		return nil, err

@@ -48,3 +48,16 @@ func writeFile(dir, name string, b []byte) error {
 	}
 	return nil
 }
+
+// makeProfile makes the profile's folder, and its name durable before a key is
+// kept in it; an earlier run may have died in between.
+func makeProfile(dir string) error {
+	err := atomicfile.MakeAll(dir, 0o700)
+	if has, kerr := hasKey(dir); err == nil && kerr == nil && !has {
+		err = atomicfile.SyncName(dir)
+	}
+	if err != nil {
+		return fmt.Errorf("make profile: %w", err)
+	}
+	return nil
+}

@@ -191,13 +191,12 @@ func writeHost(dir string, host nip.PubKey, suffix string, b []byte) error {
 		return fmt.Errorf("open profile: %w", err)
 	}
 	defer profile.Close()
-	if err := atomicfile.OS.Mkdir(profile, hostsFolder); err == nil {
-		err = profile.Sync()
-		if err != nil {
-			return fmt.Errorf("make %s: %w", hostsFolder, err)
-		}
-	} else if !errors.Is(err, os.ErrExist) {
-		return err
+	err = atomicfile.OS.Mkdir(profile, hostsFolder)
+	if err == nil || errors.Is(err, os.ErrExist) {
+		err = profile.Sync() // also where it is there: who made it may have died before this
+	}
+	if err != nil {
+		return fmt.Errorf("make %s: %w", hostsFolder, err)
 	}
 	return writeFile(filepath.Join(dir, hostsFolder), string(host)+suffix, b)
 }

@@ -25,6 +25,10 @@ const (
 	// elsewhereLife is how long a relay connection lives whose every beginning
 	// asks the signer.
 	elsewhereLife = 15 * time.Minute
+	// rememberedHosts is how many hosts' conversation keys an open profile keeps
+	// in memory, beside its own key: to compute one is most of what an envelope
+	// costs.
+	rememberedHosts = 4
 )
 
 // InitBunker makes a profile whose key is kept by the remote signer of a
@@ -33,8 +37,8 @@ const (
 // error. Options.Loopback is the word for a plain relay of the bunker. A profile
 // with a key of its own, or of another bunker, is refused.
 func InitBunker(ctx context.Context, dir, address string, o Options) (*Device, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make profile: %w", err)
+	if err := makeProfile(dir); err != nil {
+		return nil, err
 	}
 	if err := checkFolder(dir); err != nil {
 		return nil, err
@@ -130,7 +134,8 @@ func identify(dir string, o Options) (secret nip.SecretKey, k nip.Keeper, end fu
 		if secret, err = nip.ParseSecretKey(strings.TrimSuffix(string(raw), "\n")); err != nil {
 			return secret, nil, nil, fmt.Errorf("%w: %s is not a key", ErrDamaged, keyFile)
 		}
-		return secret, nip.Keep(secret), end, nil
+		ring := nip.NewKeyring(secret, rememberedHosts)
+		return secret, ring, func() error { ring.Close(); return nil }, nil
 	}
 	if !errors.Is(err, os.ErrNotExist) {
 		return secret, nil, nil, err

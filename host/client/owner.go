@@ -51,7 +51,8 @@ func (d *Device) Owned() (Ownership, bool) {
 // with Options.Loopback, and that word is kept.
 //
 // There is nothing to pair, to renew or to run out. The host publishes to its
-// devices: an owner reads, and Watch and Refresh are an *OwnerError.
+// devices: an owner reads, and Watch and Refresh are an *OwnerError. What became
+// of the owner's own commands is published to it too: RefreshCommands.
 func (d *Device) Own(ctx context.Context, host nip.PubKey, url nip.RelayURL) error {
 	if err := nip.CheckRelay(url, d.o.Loopback); err != nil {
 		return fmt.Errorf("the host's relay: %w", err)

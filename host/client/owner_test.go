@@ -138,6 +138,9 @@ func TestOwner(t *testing.T) {
 			if err := d.Refresh(t.Context()); !errors.As(err, &owner) {
 				t.Errorf("refresh: %v", err)
 			}
+			if err := d.RefreshCommands(t.Context()); errors.As(err, &owner) != held || err != nil && !held {
+				t.Errorf("refresh of commands: %v", err)
+			}
 			if held {
 				if _, err := d.Pair(t.Context(), h.code(h.invitation())); !errors.As(err, &owner) {
 					t.Errorf("pair: %v", err)
@@ -417,4 +420,35 @@ func FuzzOwner(f *testing.F) {
 			t.Fatalf("%+v", g)
 		}
 	})
+}
+
+// The host publishes to its owner what became of the owner's commands; what
+// another key says of them is not believed.
+func TestOwnersCommands(t *testing.T) {
+	d, h, p, _ := owning(t, false)
+	c, _, err := d.Command(t.Context(), command(t, nip.Queue, "words"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now().Unix()
+	p.add(h.sealStates(newKey(t), d.PubKey(), h.states(string(c.Task), 9, now, inState(string(c.ID), "removed"))))
+	p.add(h.sealStates(h.key, d.PubKey(), h.states(string(c.Task), 9, now, held(string(c.ID), 3))))
+	state := func() string {
+		t.Helper()
+		if err := d.RefreshCommands(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		list, err := d.Commands(c.Task)
+		if err != nil || len(list) != 1 {
+			t.Fatalf("%+v, %v", list, err)
+		}
+		return list[0].State
+	}
+	if got := state(); got != "held" {
+		t.Errorf("the command is %s", got)
+	}
+	p.add(h.sealStates(h.key, d.PubKey(), h.states(string(c.Task), 10, now+1, inState(string(c.ID), "applied"))))
+	if got := state(); got != "applied" {
+		t.Errorf("the command is %s", got)
+	}
 }

@@ -37,7 +37,7 @@ func (d *Device) mailboxes() (mailboxes, error) {
 	}
 	g, ok := d.Grant()
 	if !ok {
-		return mailboxes{}, &OwnerError{"the host publishes to its devices, not to its owner; read its tasks instead"}
+		return mailboxes{}, &OwnerError{"the host publishes to its devices, not to its owner; read its tasks instead, and device commands"}
 	}
 	// That the grant's own relay passed says whether a person allowed such ones.
 	m := mailboxes{d: d, host: p.host, owner: g.Owner, link: p.link, loopback: nip.CheckRelay(g.Relay, false) != nil}
@@ -51,6 +51,24 @@ func (d *Device) mailboxes() (mailboxes, error) {
 		if *b.box, err = nip.DeriveMailbox(d.key, p.host, b.stream); err != nil {
 			return m, fmt.Errorf("derive mailbox: %w", err)
 		}
+	}
+	return m, nil
+}
+
+// ownStates is where the host publishes what became of the profile's own
+// commands, which it does for its owner too. The name of a mailbox comes from the
+// secret, which a key that is held elsewhere does not give.
+func (d *Device) ownStates() (m mailboxes, err error) {
+	if d.elsewhere() {
+		return m, &OwnerError{"the signer that holds this key cannot name the mailbox of its commands' states"}
+	}
+	p, err := d.peer()
+	if err != nil {
+		return m, err
+	}
+	m = mailboxes{d: d, host: p.host, link: p.link}
+	if m.states, err = nip.DeriveMailbox(d.key, p.host, nip.StreamCommands); err != nil {
+		return m, fmt.Errorf("derive mailbox: %w", err)
 	}
 	return m, nil
 }
@@ -93,6 +111,7 @@ func (m mailboxes) cursors(known []nip.Summary) (c cursors, err error) {
 const (
 	wantWords = 1 << iota // summaries, presence, hints and command states
 	wantPages
+	wantStates // command states alone
 )
 
 // subscribe asks for what was published since shortly before the newest of each
@@ -102,7 +121,7 @@ func (m mailboxes) subscribe(c cursors, want int) streams {
 		return nip.Filter{Kinds: []int{nip.KindArtifact}, Authors: []string{string(m.host)}, Limit: limit,
 			Tags: nostr.TagMap{"p": {string(m.d.pub)}, "h": {string(box)}}}
 	}
-	id := fmt.Sprintf("published-%d-%s", want, m.summaries[:16])
+	id := fmt.Sprintf("published-%d-%s", want, m.states[:16])
 	return streams{published: m.link.Subscribe(id, func(now time.Time) []nip.Filter {
 		since := func(box nip.Mailbox, limit int, cursor int64) nip.Filter {
 			f := filter(box, limit)
@@ -112,8 +131,10 @@ func (m mailboxes) subscribe(c cursors, want int) streams {
 		}
 		var list []nip.Filter
 		if want&wantWords != 0 {
-			list = append(list, filter(m.presence, 1), filter(m.hints, 1),
-				since(m.summaries, maxStored, c.summaries), since(m.states, maxStored, c.states))
+			list = append(list, filter(m.presence, 1), filter(m.hints, 1), since(m.summaries, maxStored, c.summaries))
+		}
+		if want&(wantWords|wantStates) != 0 {
+			list = append(list, since(m.states, maxStored, c.states))
 		}
 		if want&wantPages != 0 {
 			list = append(list, since(m.pages, storedPages, c.pages))
@@ -127,7 +148,7 @@ func (m mailboxes) subscribe(c cursors, want int) streams {
 func (m mailboxes) derived(del relay.Delivery) bool {
 	tags := del.Event.Event().Tags
 	for _, box := range []nip.Mailbox{m.summaries, m.presence, m.hints, m.states, m.pages} {
-		if tags.FindWithValue("h", string(box)) != nil {
+		if box != "" && tags.FindWithValue("h", string(box)) != nil {
 			return true
 		}
 	}
@@ -148,7 +169,7 @@ type publication struct {
 // body's times are the envelope's is checked by nip; whether it is over is for
 // take, which learns the time first.
 func (m mailboxes) open(del relay.Delivery) (publication, error) {
-	o, err := nip.Open(del.Event, m.d.key)
+	o, err := nip.OpenBy(m.d.life, del.Event, m.d.hold)
 	if err != nil {
 		return publication{}, err
 	}

@@ -167,18 +167,38 @@ func (m mailboxes) wake(ctx context.Context, observed int64, idle chan struct{},
 // hints, of the states of own commands, and of a renewed grant when the one held
 // is near its end, and returns when it has taken it all. It works while the host
 // is away. RefreshPages reads the rest.
-func (d *Device) Refresh(ctx context.Context) error { return d.refresh(ctx, wantWords) }
-
-// RefreshPages reads the last pages that the relay has stored, and returns when
-// it has taken them all; LastPage has them then. It works while the host is
-// away. A page is up to 64 KiB, and at most 64 are asked for.
-func (d *Device) RefreshPages(ctx context.Context) error { return d.refresh(ctx, wantPages) }
-
-func (d *Device) refresh(ctx context.Context, want int) error {
+func (d *Device) Refresh(ctx context.Context) error {
 	m, err := d.mailboxes()
 	if err != nil {
 		return err
 	}
+	return m.refresh(ctx, wantWords)
+}
+
+// RefreshCommands is Refresh for the states of own commands alone. An owner whose
+// key is in the profile has these too; one whose key is held elsewhere has not,
+// and it is an *OwnerError.
+func (d *Device) RefreshCommands(ctx context.Context) error {
+	m, err := d.ownStates()
+	if err != nil {
+		return err
+	}
+	return m.refresh(ctx, wantStates)
+}
+
+// RefreshPages reads the last pages that the relay has stored, and returns when
+// it has taken them all; LastPage has them then. It works while the host is
+// away. A page is up to 64 KiB, and at most 64 are asked for.
+func (d *Device) RefreshPages(ctx context.Context) error {
+	m, err := d.mailboxes()
+	if err != nil {
+		return err
+	}
+	return m.refresh(ctx, wantPages)
+}
+
+func (m mailboxes) refresh(ctx context.Context, want int) error {
+	d := m.d
 	kept, err := d.store.summaries(m.host)
 	if err != nil {
 		return err

@@ -117,3 +117,34 @@ func Write(path string, data []byte) error {
 	defer d.Close()
 	return WriteIn(OS, d, filepath.Base(path), data)
 }
+
+// MakeAll makes the folder path and what is missing above it, each name synced
+// into its folder: what is kept in a folder that a power cut takes away was not
+// kept. That path was there already says nothing about its name; whoever relies
+// on it calls SyncName.
+func MakeAll(path string, mode os.FileMode) error {
+	err := os.Mkdir(path, mode)
+	if errors.Is(err, os.ErrNotExist) && filepath.Dir(path) != path {
+		if err := MakeAll(filepath.Dir(path), mode); err != nil {
+			return err
+		}
+		err = os.Mkdir(path, mode)
+	}
+	if st, serr := os.Stat(path); errors.Is(err, os.ErrExist) && serr == nil && st.IsDir() {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return SyncName(path)
+}
+
+// SyncName makes the name of a file or folder durable that is there already: who
+// made it may have died before it came to that.
+func SyncName(path string) error {
+	d, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

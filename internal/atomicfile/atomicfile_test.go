@@ -109,3 +109,31 @@ func TestWriteFailsAtEveryOperation(t *testing.T) {
 		}
 	}
 }
+
+func TestMakeAll(t *testing.T) {
+	top := t.TempDir()
+	path := filepath.Join(top, "a", "b", "c")
+	for range 2 {
+		if err := atomicfile.MakeAll(path, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o700 {
+			t.Fatal(st, err)
+		}
+	}
+	if err := atomicfile.SyncName(path); err != nil {
+		t.Error(err)
+	}
+	file := filepath.Join(top, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{file, filepath.Join(file, "a")} {
+		if err := atomicfile.MakeAll(path, 0o700); err == nil {
+			t.Errorf("%s was made", path)
+		}
+	}
+	if err := atomicfile.SyncName(filepath.Join(top, "absent", "a")); !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+}

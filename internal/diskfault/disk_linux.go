@@ -27,6 +27,8 @@ type Disk struct {
 	unsynced map[inode]*file
 	torn     *undo // with Torn: the half of the call itself, that the disk had written
 	tornOf   *file
+	names    names
+	places   int // names that were given out in limbo
 }
 
 // inode names a file whatever its name is.
@@ -55,6 +57,9 @@ func (d *Disk) Begin(dir string, p Plan) {
 	d.dir, d.plan = strings.TrimSuffix(dir, "/")+"/", p
 	d.calls, d.struck, d.dead, d.full = 0, "", false, false
 	d.unsynced = make(map[inode]*file)
+	if err := d.beginNames(); err != nil {
+		panic(fmt.Sprintf("diskfault: look at %s: %v", dir, err))
+	}
 }
 
 // Revive is a new process: after Kill and power cuts the disk works again, and
@@ -66,6 +71,9 @@ func (d *Disk) Revive() error {
 	var err error
 	if d.dead && d.plan.Kind != Kill {
 		err = d.lose()
+	}
+	if d.dead && d.plan.Kind == Nameless {
+		err = errors.Join(err, d.loseNames())
 	}
 	d.dead, d.full = false, false
 	return err
@@ -83,10 +91,16 @@ func (d *Disk) Struck() (call string, dead bool) {
 // whether one of them failed.
 func (d *Disk) End() (calls int, struck bool) {
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	d.forget()
 	d.dir = ""
-	return d.calls, d.struck != ""
+	calls, struck = d.calls, d.struck != ""
+	limbo := d.names.limbo
+	d.names = names{}
+	d.mu.Unlock()
+	if limbo != "" {
+		_ = os.RemoveAll(limbo) // its calls come to judge
+	}
+	return calls, struck
 }
 
 func (d *Disk) forget() {
@@ -110,6 +124,9 @@ type answer struct {
 func (d *Disk) judge(nr int, args [6]uint64) answer {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if nr == unix.SYS_RENAMEAT || nr == unix.SYS_UNLINKAT {
+		return d.judgeName(nr, args)
+	}
 	fd := int(int32(args[0]))
 	name, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
 	if err != nil || d.dir == "" || !strings.HasPrefix(name+"/", d.dir) {
@@ -135,6 +152,9 @@ func (d *Disk) judge(nr int, args [6]uint64) answer {
 		if f != nil {
 			unix.Close(f.fd)
 			delete(d.unsynced, id)
+		}
+		if st.Mode&unix.S_IFMT == unix.S_IFDIR && d.syncNames(name, id) != nil {
+			return answer{err: unix.EUCLEAN}
 		}
 		return answer{}
 	}
@@ -192,7 +212,7 @@ func (d *Disk) strike(nr, fd int, args [6]uint64) answer {
 			}
 		}
 		d.dead = true
-	case Kill, PowerCut:
+	case Kill, PowerCut, Nameless:
 		d.dead = true
 	}
 	return answer{err: unix.EIO}

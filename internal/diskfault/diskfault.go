@@ -12,8 +12,10 @@
 // A sync below the watched folder is answered without being carried out: what
 // was written before it counts as durable from then on, and the kernel keeps it
 // anyway. What was written since is what a power cut takes back, by file and
-// whatever its name or its descriptor has become. Names are not watched: a
-// rename is durable at once.
+// whatever its name or its descriptor has become. Names are durable at once, but
+// for Nameless, which holds every folder to its last sync; of renames within one
+// folder and removals alone what they replace comes back. Both fail once the
+// process is gone, and are no calls of a plan.
 //
 // Begin and End may be called from one goroutine at a time; the watched calls
 // may come from any. Linux 5.9 or later, on amd64 and arm64; Install says so
@@ -40,13 +42,17 @@ const (
 	// Torn is PowerCut of a disk that had written some of it, out of order: the
 	// first half of the call itself and every second one before it stay.
 	Torn
+	// Nameless is PowerCut, and a folder has the names again that it had at its own
+	// last sync: what was made in it since is gone, however well it was synced
+	// itself, what was removed is back, and what was renamed has its old name.
+	Nameless
 )
 
 // Kinds are all ways to fail.
-var Kinds = []Kind{Error, NoRoom, Short, Kill, PowerCut, Torn}
+var Kinds = []Kind{Error, NoRoom, Short, Kill, PowerCut, Torn, Nameless}
 
 func (k Kind) String() string {
-	return [...]string{"none", "error", "no room", "short write", "kill", "power cut", "torn power cut"}[k]
+	return [...]string{"none", "error", "no room", "short write", "kill", "power cut", "torn power cut", "nameless power cut"}[k]
 }
 
 // Plan is one failure: the At-th call from Begin, counted from 1, fails.

@@ -11,9 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watched are the calls that the filter hands over. Others that write, such as
+// watched are the calls that the filter hands over; renameat and unlinkat are
+// those by which Go takes a name from a file. Others that write, such as
 // write and pwritev, pass: bbolt does not use them, and this package does.
-var watched = []uint32{unix.SYS_PWRITE64, unix.SYS_FTRUNCATE, unix.SYS_FSYNC, unix.SYS_FDATASYNC}
+var watched = []uint32{unix.SYS_PWRITE64, unix.SYS_FTRUNCATE, unix.SYS_FSYNC, unix.SYS_FDATASYNC, unix.SYS_RENAMEAT, unix.SYS_UNLINKAT}
 
 // Install puts the filter on every thread of this process, for the rest of its
 // life. Call it once, in a process that exists for it.

@@ -19,6 +19,7 @@ import (
 	"go.etcd.io/bbolt"
 	berrors "go.etcd.io/bbolt/errors"
 
+	"holdfast/internal/atomicfile"
 	"holdfast/internal/saferead"
 	"holdfast/nip"
 )
@@ -71,6 +72,9 @@ func openStore(path string, now time.Time) (*store, error) {
 		if err := createStore(path, now); err != nil {
 			return nil, err
 		}
+	} else if err := atomicfile.SyncName(path); err != nil {
+		// Who made it may have died before its name was durable.
+		return nil, fmt.Errorf("open relay store %s: %w", path, err)
 	}
 	return openFile(path, now)
 }

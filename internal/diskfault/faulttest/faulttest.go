@@ -14,8 +14,9 @@
 //
 // HOLDFAST_FAULTS chooses what is played: "all" plays every plan, in as many
 // processes as there are processors; a number is the seed of a sample, to play
-// the one that a failed test printed; "KIND@CALL", such as "power cut@120",
-// plays one plan. Only tests import this package.
+// the one that a failed test printed; a kind alone, such as "power cut", plays
+// that one at every call, and "power cut@120" plays one plan. Only tests import
+// this package.
 package faulttest
 
 import (
@@ -26,6 +27,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -114,10 +116,8 @@ func (l Loop) plans(t *testing.T, calls int) ([]diskfault.Plan, string) {
 	choice := os.Getenv(Choice)
 	if kind, at, ok := strings.Cut(choice, "@"); ok {
 		n, err := strconv.Atoi(at)
-		for _, k := range diskfault.Kinds {
-			if err == nil && k.String() == kind {
-				return []diskfault.Plan{{Kind: k, At: n}}, choice
-			}
+		if k, known := kindOf(kind); known && err == nil {
+			return []diskfault.Plan{{Kind: k, At: n}}, choice
 		}
 		t.Fatalf("%s=%q: the kinds are %v", Choice, choice, diskfault.Kinds)
 	}
@@ -127,6 +127,10 @@ func (l Loop) plans(t *testing.T, calls int) ([]diskfault.Plan, string) {
 			all = append(all, diskfault.Plan{Kind: k, At: at})
 		}
 	}
+	if k, alone := kindOf(choice); alone {
+		all = slices.DeleteFunc(all, func(p diskfault.Plan) bool { return p.Kind != k })
+		return all, choice
+	}
 	if choice == "all" || choice == "" && (l.Sample == 0 || l.Sample >= len(all)) {
 		return all, "all"
 	}
@@ -134,7 +138,7 @@ func (l Loop) plans(t *testing.T, calls int) ([]diskfault.Plan, string) {
 	if choice != "" {
 		var err error
 		if seed, err = strconv.ParseUint(choice, 10, 64); err != nil {
-			t.Fatalf("%s is all, a seed or KIND@CALL: %v", Choice, err)
+			t.Fatalf("%s is all, a seed, KIND or KIND@CALL: %v", Choice, err)
 		}
 	}
 	n := l.Sample
@@ -153,6 +157,16 @@ func (l Loop) plans(t *testing.T, calls int) ([]diskfault.Plan, string) {
 	return some, strconv.FormatUint(seed, 10)
 }
 
+// kindOf is the kind of that name.
+func kindOf(name string) (diskfault.Kind, bool) {
+	for _, k := range diskfault.Kinds {
+		if k.String() == name {
+			return k, true
+		}
+	}
+	return diskfault.None, false
+}
+
 // start runs the test's children and takes over how they ended.
 func (l Loop) start(t *testing.T) {
 	t.Helper()
@@ -161,7 +175,7 @@ func (l Loop) start(t *testing.T) {
 		t.Fatal(err)
 	}
 	of := 1
-	if os.Getenv(Choice) == "all" {
+	if _, alone := kindOf(os.Getenv(Choice)); alone || os.Getenv(Choice) == "all" {
 		of = runtime.NumCPU()
 	}
 	outs := make([][]byte, of)
