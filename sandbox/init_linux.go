@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"syscall"
@@ -172,7 +173,7 @@ func (in *initStage) serve() {
 	var fault []byte
 	grace := time.NewTimer(time.Hour)
 	alive := true
-	var over <-chan struct{} // nil until the program runs
+	var over, full <-chan struct{} // nil until the program runs
 	for dead != nil {
 		select {
 		case c, ok := <-control:
@@ -181,6 +182,10 @@ func (in *initStage) serve() {
 				os.Exit(125) // nobody is left to report to
 			case c == controlRelease && !e.Ran && !e.Stopped:
 				e.Ran = true
+				// What watches goes on for as long as the turn, so it needs the
+				// collector that the short stages go without.
+				debug.SetGCPercent(100)
+				full = watchDisk(in.plan)
 				unix.Write(in.gate, []byte{controlRelease})
 				if in.plan.Memory > 0 && on(layerMemory) {
 					over = watchMemory(newMeter(in.plan))
@@ -199,7 +204,11 @@ func (in *initStage) serve() {
 			unix.Kill(-1, unix.SIGKILL)
 		case <-over:
 			over = nil
-			e.Memory = alive
+			e.Memory = alive && !e.Disk
+			unix.Kill(-1, unix.SIGKILL)
+		case <-full:
+			full = nil
+			e.Disk = alive && !e.Memory
 			unix.Kill(-1, unix.SIGKILL)
 		case fault = <-faults:
 			faults = nil

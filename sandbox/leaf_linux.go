@@ -22,7 +22,8 @@ const (
 // count, which the kernel keeps for the user namespace.
 const (
 	limitFiles     = 4096
-	limitFileBytes = 4 << 30
+	limitFileBytes = 4 << 30 // or what the workspace may grow by, where that is less
+	minFileBytes   = 1 << 20
 	limitProcesses = 512
 	limitLocked    = 8 << 20
 )
@@ -95,7 +96,7 @@ func confine(p plan) (confined, error) {
 		return done, fmt.Errorf("working directory is %q, not the workspace", dir)
 	}
 	if on(layerRlimits) {
-		if err := setLimits(p.Memory); err != nil {
+		if err := setLimits(p.Memory, p.Disk.Bytes); err != nil {
 			return done, err
 		}
 	}
@@ -124,7 +125,11 @@ func confine(p plan) (confined, error) {
 
 // setLimits uses package syscall because the runtime restores its own idea of
 // the descriptor limit at exec unless the limit was set there.
-func setLimits(memory int64) error {
+func setLimits(memory, disk int64) error {
+	file := int64(limitFileBytes)
+	if disk > 0 {
+		file = min(file, max(disk, minFileBytes))
+	}
 	limits := []struct {
 		name  string
 		which int
@@ -132,7 +137,7 @@ func setLimits(memory int64) error {
 	}{
 		{"core", unix.RLIMIT_CORE, 0},
 		{"nofile", unix.RLIMIT_NOFILE, limitFiles},
-		{"fsize", unix.RLIMIT_FSIZE, limitFileBytes},
+		{"fsize", unix.RLIMIT_FSIZE, uint64(file)},
 		{"nproc", unix.RLIMIT_NPROC, limitProcesses},
 		{"memlock", unix.RLIMIT_MEMLOCK, limitLocked},
 		{"msgqueue", unix.RLIMIT_MSGQUEUE, 0},

@@ -95,6 +95,8 @@ type Spec struct {
 	StreamBytes int           // pending bytes kept a stream; surplus is counted and dropped as a Gap
 	OutputLimit int64         // stdout bytes delivered after which the turn is stopped; 0 is 2 MiB
 	MemoryBytes int64         // memory of all processes, /tmp, HOME, /dev/shm and IPC together, beyond which the turn is ended; RLIMIT_DATA of each is twice that, and at least 256 MiB more; 0 sets none
+	DiskBytes   int64         // by how much the files of a writable workspace may grow together, sparse ones by their size; 0 sets no bound
+	DiskFiles   int64         // by how many names; 0 sets no bound
 	Slot        int           // as root: the workload's uid is 200000+Slot; callers give concurrent turns distinct slots
 
 	outside *proxy.Outside // NetworkAllow: what the proxy finds outside; nil is the machine's own
@@ -143,6 +145,7 @@ const (
 	EndingStop                  // Stop was called
 	EndingLost                  // init ended without a report: how the program ended is not known
 	EndingMemory                // MemoryBytes were exceeded, and everything was killed
+	EndingDisk                  // DiskBytes or DiskFiles were exceeded, and everything was killed; the files stay
 )
 
 // Cleanup is the proof that nothing is left.

@@ -18,7 +18,7 @@ import (
 
 // limitPrograms are the hostile programs of the tests of limits.
 var limitPrograms = map[string]func([]string){
-	"memory": holdMemory,
+	"memory": holdMemory, "fill": fillFiles,
 }
 
 // holdMemory takes MiB of memory in one form, and sleeps. Where the form is
