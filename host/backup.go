@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -36,9 +37,12 @@ const (
 )
 
 // backupName is every name that a backup may hold between the two; a reader
-// takes no other.
-var backupName = regexp.MustCompile(`^(host\.db|host\.key|owner\.key|policy\.json|workspaces\.json|secrets\.json|tasks/store\.json|` +
-	`tasks/[0-9a-f]{64}/(log|turn-[0-9]{1,2}\.atif\.jsonl)|identities/[0-9a-f]{2}\.log|blobs/sha256/[0-9a-f]{2}/[0-9a-f]{64})$`)
+// takes no other. Like the other long patterns, it is compiled when it is first
+// wanted: at the start of every process it took more than all else there.
+var backupName = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^(host\.db|host\.key|owner\.key|policy\.json|workspaces\.json|secrets\.json|tasks/store\.json|` +
+		`tasks/[0-9a-f]{64}/(log|turn-[0-9]{1,2}\.atif\.jsonl)|identities/[0-9a-f]{2}\.log|blobs/sha256/[0-9a-f]{2}/[0-9a-f]{64})$`)
+})
 
 type backupHeader struct {
 	V       string     `json:"v"`
@@ -232,13 +236,13 @@ func (b *backupWriter) folder(d *saferead.Dir, as string) error {
 			return err
 		}
 		full := path.Join(as, name)
-		if backupName.MatchString(full) {
+		if backupName().MatchString(full) {
 			if _, err := b.file(d, name, full); err != nil {
 				return err
 			}
 			continue
 		}
-		if !backupFolder.MatchString(full) {
+		if !backupFolder().MatchString(full) {
 			continue
 		}
 		sub, err := d.OpenDir(name)
@@ -255,7 +259,9 @@ func (b *backupWriter) folder(d *saferead.Dir, as string) error {
 	return nil
 }
 
-var backupFolder = regexp.MustCompile(`^(tasks/[0-9a-f]{64}|blobs/sha256|blobs/sha256/[0-9a-f]{2})$`)
+var backupFolder = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^(tasks/[0-9a-f]{64}|blobs/sha256|blobs/sha256/[0-9a-f]{2})$`)
+})
 
 func (b *backupWriter) note(name string, v any) error {
 	raw, err := json.Marshal(v)

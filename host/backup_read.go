@@ -64,7 +64,7 @@ func unpack(r io.Reader, into *saferead.Dir) (backupHeader, backupTrailer, error
 			if head.V != backupVersion {
 				return head, end, backupFault("it says %q; use the holdfast that made it", head.V)
 			}
-		case !backupName.MatchString(name):
+		case !backupName().MatchString(name):
 			return head, end, backupFault("it holds %q, which no backup has", name)
 		default:
 			digestName(sum, name, h.Size)

@@ -320,6 +320,9 @@ func TestPolicyDocument(t *testing.T) {
 	}{
 		{"plain", doc(rule("")), true},
 		{"everything", doc(rule(`"network":"host","read":["` + dir + `"],"environment":["TOKEN_1"],"git":"hidden","degraded":true`)), true},
+		{"an allow list", doc(rule(`"network":{"allow":["api.example.com:443","10.1.2.3:80"]}`)), true},
+		{"an allow list with loopback", doc(rule(`"network":{"allow":["127.0.0.1:80"]}`)), false},
+		{"an allow list with a wildcard", doc(rule(`"network":{"allow":["*.example.com:443"]}`)), false},
 		{"not JSON", `{`, false},
 		{"another version", `{"v":"holdfast.policy.v2","enabled":true,"max_running":2,"rules":[` + rule("") + `]}`, false},
 		{"unknown member", `{"v":"holdfast.policy.v1","enabled":true,"max_running":2,"engines":[],"rules":[` + rule("") + `]}`, false},

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 
 	"go.etcd.io/bbolt"
 
@@ -54,7 +55,9 @@ func (u *uploadRow) file() string {
 	return string(u.Device) + "." + strings.TrimPrefix(string(u.Digest), "sha256:")
 }
 
-var uploadName = regexp.MustCompile(`^[0-9a-f]{64}\.[0-9a-f]{64}$`)
+var uploadName = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^[0-9a-f]{64}\.[0-9a-f]{64}$`)
+})
 
 // over reports that the row's time has ended, and with it what it says.
 func (u *uploadRow) over(now int64) bool {
@@ -249,7 +252,7 @@ func (h *Host) tidyUploads(ctx context.Context) error {
 	defer d.Close()
 	names, err := d.Names()
 	for _, name := range names {
-		if uploadName.MatchString(name) && !keep[name] {
+		if uploadName().MatchString(name) && !keep[name] {
 			err = errors.Join(err, d.Remove(name))
 		}
 	}

@@ -80,6 +80,7 @@ type atifTurn struct {
 	CostStatus       string          `json:"cost_status"`
 	Confinement      json.RawMessage `json:"confinement,omitempty"`
 	Cleanup          json.RawMessage `json:"cleanup,omitempty"`
+	Egress           json.RawMessage `json:"egress,omitempty"`
 }
 
 type atifFault struct {
@@ -188,7 +189,7 @@ func (x *atifWriter) turn(s *Store, run *Run) error {
 	}
 	if r := run.Result; r != nil {
 		row.Ending, row.ExitCode, row.StopRequested, row.OutputIncomplete, row.ElapsedMS = r.Ending, r.ExitCode, r.StopRequested, r.OutputIncomplete, &r.ElapsedMS
-		row.Reply, row.Ask, row.CostStatus, row.Confinement, row.Cleanup = r.Reply, r.Ask, r.CostStatus, r.Confinement, r.Cleanup
+		row.Reply, row.Ask, row.CostStatus, row.Confinement, row.Cleanup, row.Egress = r.Reply, r.Ask, r.CostStatus, r.Confinement, r.Cleanup, r.Egress
 	}
 	x.note(&row)
 	x.tail.Extra.Turns = append(x.tail.Extra.Turns, row)

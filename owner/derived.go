@@ -163,6 +163,7 @@ func (r *Result) clone() *Result {
 	}
 	n.Confinement = slices.Clone(r.Confinement)
 	n.Cleanup = slices.Clone(r.Cleanup)
+	n.Egress = slices.Clone(r.Egress)
 	return &n
 }
 

@@ -18,7 +18,7 @@ func TestDiskLimit(t *testing.T) {
 			w.submit("t", BoundedCommand)
 			p := testParts(nil)
 			p.disk = 4 << 20
-			task, err := execute(context.Background(), w.s, "t", w.grant("t", r.script), p)
+			task, err := execute(context.Background(), w.s, "t", w.grant("t", r.script, func(g *Grant) { g.Write = true }), p)
 			if err != nil {
 				t.Fatal(err)
 			}

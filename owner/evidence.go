@@ -70,6 +70,9 @@ func (e *execution) finish(ctx context.Context, tr *transcript, a *admittedTurn,
 	if r.Ask != "" {
 		r.Ending = map[string]string{"question": EndingAskedQuestion, "approval": EndingAskedApproval}[r.Ask]
 	}
+	if ev.broken == nil && r.Egress != nil {
+		ev.broken = tr.step(ctx, traceStep{source: "system", message: "egress", extra: map[string]any{"egress": r.Egress}})
+	}
 	if ev.broken == nil {
 		ev.broken = tr.step(ctx, traceStep{source: "system", message: "result", extra: map[string]any{
 			"ending": r.Ending, "exit_code": r.ExitCode, "signal": ev.sandbox.Signal, "fault": ev.sandbox.Fault,

@@ -34,6 +34,7 @@ func resultFrom(ev observed) Result {
 		ExitCode: s.ExitCode, GroupClear: s.Cleanup.Confirmed, ElapsedMS: s.Elapsed.Milliseconds(),
 		StopRequested: ev.asked, OutputIncomplete: ev.incomplete,
 		Confinement: logged(jsonOf(s.Report)), Cleanup: logged(jsonOf(s.Cleanup)),
+		Egress: egressOf(s),
 	}
 	switch {
 	case s.Fault != "":

@@ -100,12 +100,12 @@ func (e *execution) notStarted(ctx context.Context, t Task, no *cannot) (Task, *
 // without an admission and are found again by the next owner.
 func (e *execution) observe(ctx context.Context, t *Task, grantBytes []byte) (*admittedTurn, *Admission, error) {
 	g := &e.grant
-	network, err := networkOf(g)
+	network, allow, err := networkOf(g)
 	if err != nil {
 		return nil, nil, err
 	}
 	// Asked anew by each owner: what the machine allows can change, and nothing may be admitted that cannot be confined.
-	if e.probe().Mechanism == "" {
+	if able := e.probe(); able.Mechanism == "" && !(able.Degraded && g.Degraded) {
 		return nil, nil, &cannot{"not_enforceable", "this machine cannot confine turns; run holdfast doctor", nil}
 	}
 	at, err := e.locate(ctx, t, g)
@@ -152,7 +152,7 @@ func (e *execution) observe(ctx context.Context, t *Task, grantBytes []byte) (*a
 		Program: g.Program, Arguments: g.Arguments, Environment: env,
 		Workspace: at.workspace, Write: g.Write, GitDir: at.commonDir, Git: sandbox.GitHidden,
 		Read: g.Read, Protected: []string{home},
-		Network: network, Degraded: g.Degraded,
+		Network: network, Allow: allow, Degraded: g.Degraded,
 		Wall: time.Duration(g.WallSeconds) * time.Second, StreamBytes: int(g.StreamBytes), OutputLimit: maxOutput,
 		MemoryBytes: g.MemoryBytes, Slot: slot(e.id),
 	}
@@ -175,17 +175,6 @@ func (e *execution) observe(ctx context.Context, t *Task, grantBytes []byte) (*a
 		Checks: checks, Owner: owner, At: e.now().UnixMilli(),
 	}
 	return &admittedTurn{program: exe, spec: spec, unread: t.Unconsumed(), place: at, source: source}, ad, nil
-}
-
-// networkOf is the sandbox's word for the grant's.
-func networkOf(g *Grant) (sandbox.Network, error) {
-	switch string(g.Network) {
-	case `"none"`:
-		return sandbox.NetworkNone, nil
-	case `"host"`:
-		return sandbox.NetworkHost, nil
-	}
-	return 0, &cannot{"not_enforceable", "a network allow list cannot be enforced by this version; use none or host", nil}
 }
 
 // pinProgram observes the executable: its own canonical path, regular, executable, and the digest of its bytes.

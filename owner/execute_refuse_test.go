@@ -3,7 +3,6 @@ package owner
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
@@ -77,9 +76,6 @@ func TestCouldNotStart(t *testing.T) {
 		}},
 		{"home as the workspace", "unsafe_path", "the workspace and the home of holdfast overlap", func(t *testing.T, w *workbench) setting {
 			return setting{w.dir, nil}
-		}},
-		{"network allow list", "not_enforceable", "a network allow list cannot be enforced by this version; use none or host", func(t *testing.T, w *workbench) setting {
-			return setting{w.repo, func(g *Grant) { g.Network = json.RawMessage(`{"allow":["example.org:443"]}`) }}
 		}},
 		{"secret not set", "invalid_command", "the secret A_KEY is not set", func(t *testing.T, w *workbench) setting {
 			return setting{w.repo, func(g *Grant) { g.Environment = []string{"A_KEY"} }}

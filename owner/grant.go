@@ -276,8 +276,8 @@ func (r *grantReader) unsupported(name string, v jsontext.Value) {
 	}
 }
 
-// network keeps the value as it is spelled canonically. An allow list parses, so that its refusal at execution can
-// say what is missing.
+// network keeps the value as it is spelled canonically. The entries of an allow list are name:port with an exact DNS
+// name, or address:port: a literal is the only way to a private network, and none leads to what no turn may reach.
 func (r *grantReader) network(v jsontext.Value) json.RawMessage {
 	if v == nil || v.Kind() == '"' {
 		s := r.text("network", v, 1, 16)
@@ -293,35 +293,12 @@ func (r *grantReader) network(v jsontext.Value) json.RawMessage {
 	names := r.list("network.allow", list.Allow, maxGrantList)
 	r.must(len(names) > 0, "network.allow is empty; say none")
 	for _, n := range names {
-		r.must(endpoint(n), "network.allow holds something that is no name:port")
+		why := endpoint(n)
+		r.must(why == "", "network.allow: "+why)
 	}
 	b, err := json.Marshal(map[string][]string{"allow": names})
 	r.must(err == nil, "network.allow has no canonical form")
 	return b
-}
-
-// endpoint accepts name:port with a DNS name, never an address or a wildcard.
-func endpoint(s string) bool {
-	name, port, ok := strings.Cut(s, ":")
-	n, err := strconv.Atoi(port)
-	if !ok || err != nil || n < 1 || n > 65535 || port != strconv.Itoa(n) || len(name) > 253 {
-		return false
-	}
-	letters := false
-	for label := range strings.SplitSeq(name, ".") {
-		if label == "" || len(label) > 63 || label[0] == '-' || label[len(label)-1] == '-' {
-			return false
-		}
-		for _, c := range []byte(label) {
-			switch {
-			case c >= 'a' && c <= 'z' || c == '-':
-				letters = letters || c != '-'
-			case c < '0' || c > '9':
-				return false
-			}
-		}
-	}
-	return letters
 }
 
 // canonicalText says whether p can be its own canonical path; the disk is asked at admission.

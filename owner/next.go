@@ -361,8 +361,8 @@ func checkResult(run *Run, r Result) error {
 		return malformed("a reply is UTF-8 of at most %d bytes", maxReply)
 	case r.CostStatus != "unknown" && r.CostStatus != "partial" && r.CostStatus != "priced":
 		return malformed("cost is unknown unless reported")
-	case !document(r.Confinement, false) || !document(r.Cleanup, false):
-		return malformed("confinement and cleanup are JSON values of at most %d bytes", maxDocument)
+	case !document(r.Confinement, false) || !document(r.Cleanup, false) || !document(r.Egress, false):
+		return malformed("confinement, cleanup and egress are JSON values of at most %d bytes", maxDocument)
 	}
 	return nil
 }

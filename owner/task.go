@@ -209,6 +209,7 @@ type Result struct {
 	CostStatus       string          `json:"cost_status"`                  // "unknown" unless reported
 	Confinement      json.RawMessage `json:"confinement,omitempty"`
 	Cleanup          json.RawMessage `json:"cleanup,omitempty"`
+	Egress           json.RawMessage `json:"egress,omitempty"` // what was reached through an allow list, and what was tried
 	At               int64           `json:"at"`
 }
 

@@ -36,6 +36,15 @@ type diskMeter struct {
 	start amount // the room at the start
 }
 
+// fileLimit is the RLIMIT_FSIZE of a turn whose workspace may grow by so much:
+// no file is larger than all may be together.
+func fileLimit(bound amount) uint64 {
+	if bound.Bytes == 0 {
+		return limitFileBytes
+	}
+	return uint64(min(limitFileBytes, max(bound.Bytes, 1<<20)))
+}
+
 // watchDisk says once that the workspace of a plan grew by more than it may. It
 // never does where there is no bound.
 func watchDisk(p plan) <-chan struct{} {

@@ -8,14 +8,14 @@ import (
 	"io"
 )
 
-// A frame is one message between two stages: a kind byte, the payload's length
+// A frame is one message between supervisor and init: a kind byte, the payload's length
 // as four big-endian bytes, the payload.
 type frameKind byte
 
 const (
-	framePlan    frameKind = 'S' // supervisor to init, init to leaf: a plan
+	framePlan    frameKind = 'S' // supervisor to init: a plan
 	frameHistory frameKind = 'H' // supervisor to init: the history file
-	frameReady   frameKind = 'V' // init to supervisor: a posture; leaf to init: its thread's id
+	frameReady   frameKind = 'V' // init to supervisor: a posture
 	frameRefuse  frameKind = 'E' // before ready: a failure
 	frameFault   frameKind = 'X' // after release: why the program could not be executed
 	frameReply   frameKind = 'P' // init to supervisor: the reply file
@@ -97,7 +97,9 @@ type plan struct {
 	ProxyFD   int      `json:"proxy_fd"`   // where init passes its listener out
 	// MemoryCgroup: a memory cgroup holds the turn, and counts what no process maps.
 	MemoryCgroup bool   `json:"memory_cgroup"`
-	Filter       []byte `json:"filter"` // the system call filter, as the kernel takes it
+	Filter       []byte `json:"filter"`  // the system call filter, as the kernel takes it
+	Scratch      exact  `json:"scratch"` // the private directory of a turn without namespaces, "" with them
+	Others       int    `json:"others"`  // without namespaces: processes that the kernel counts besides the turn's
 	History      bool   `json:"history"`
 	Reply        int    `json:"reply"`
 	Memory       int64  `json:"memory"`
@@ -175,9 +177,8 @@ func (f failure) err() error {
 	return fmt.Errorf("start sandbox: %s", f.Text)
 }
 
-// confined is what the leaf says when everything is dropped.
+// confined is what cannot be read back of what was done to the leaf.
 type confined struct {
-	TID          int        `json:"tid"` // the thread that will execute the program
 	FilterDigest string     `json:"filter_digest"`
 	Landlock     landlocked `json:"landlock"`
 }

@@ -24,9 +24,16 @@ func Gone(id Identity) (bool, error) {
 	if err != nil || alive {
 		return false, err
 	}
+	if id.Shared {
+		return false, errUnprovable
+	}
 	inUse, err := namespaceInUse(id)
 	return err == nil && !inUse, err
 }
+
+// errUnprovable: what descends from a dead init has no mark that it could not
+// take off.
+var errUnprovable = errors.New("the turn ran without namespaces, so nothing can prove that none of its processes is left before this machine starts anew")
 
 // namespaceInUse reports whether a process that can be seen lives in the PID
 // namespace of a group. Processes of other users are passed over: the group's

@@ -82,7 +82,7 @@ func initFiles(got tries, _ []string) {
 
 // processCalls reaches for the first process and for a child of its own.
 func processCalls(got tries, _ []string) {
-	child := exec.Command("/proc/self/exe", hostileArg, "hold")
+	child := exec.Command("/proc/self/exe", hostileArg, "idle")
 	if _, err := child.StdinPipe(); err != nil {
 		panic(err)
 	}

@@ -22,8 +22,8 @@ func hostileMain(args []string) {
 		"attempts": attempts, "fds": listDescriptors, "env": listEnvironment, "flood": flood, "signals": signalInit,
 		"directly": directly, "fetch": fetch, "speak": speak,
 		"forge": forge, "stubborn": stubborn, "posture": showPosture, "dial": dial, "count": countInput,
-		"overwrite": overwrite, "escape": escape,
-		"honest": honest, "calls": rawCalls, "hold": hold,
+		"share": shareAttempts, "overwrite": overwrite, "escape": escape,
+		"honest": honest, "calls": rawCalls, "idle": idle,
 	}
 	program, ok := programs[args[0]]
 	if !ok {
@@ -313,5 +313,5 @@ func showPosture([]string) {
 	fmt.Println("cwd:", wd, err)
 }
 
-// hold lives until its input ends.
-func hold([]string) { io.Copy(io.Discard, os.Stdin) }
+// idle lives until its input ends.
+func idle([]string) { io.Copy(io.Discard, os.Stdin) }

@@ -1,7 +1,6 @@
 package sandbox
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -9,7 +8,6 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 	"unsafe"
 
@@ -64,9 +62,11 @@ func initMain() {
 type initStage struct {
 	plan   plan
 	report rawFile
-	gate   int // write end of the leaf's plan pipe
-	faults int // read end of the leaf's report pipe
+	gate   int // write end of what the program's process waits at
+	faults int // read end of what it says
 	leaf   int // its pid
+	turn   processes
+	done   confined
 }
 
 // fail reports why nothing runs, and ends the namespace.
@@ -77,12 +77,13 @@ func (in *initStage) fail(err error) {
 
 // prepare does everything up to the gate.
 func (in *initStage) prepare() error {
-	if os.Getpid() != 1 {
-		return errors.New("this stage runs only as the first process of a sandbox")
-	}
 	var err error
 	if in.plan, err = readPlan(rawFile(initPlanFD)); err != nil {
 		return err
+	}
+	in.turn.loose = in.plan.shared()
+	if os.Getpid() != 1 && !in.turn.loose {
+		return errors.New("this stage runs only as the first process of a sandbox")
 	}
 	var history []byte
 	if in.plan.History {
@@ -93,6 +94,41 @@ func (in *initStage) prepare() error {
 		history = b
 	}
 	unix.Close(initPlanFD)
+	if err := in.settle(history); err != nil {
+		return err
+	}
+	if err := in.startLeaf(); err != nil {
+		return err
+	}
+	said, err := readRecord(rawFile(in.faults))
+	if err != nil {
+		return fmt.Errorf("the program's process ended before it was confined: %w", err)
+	}
+	if said.step != stepReady {
+		return said.err(in.plan)
+	}
+	if dir, err := os.Readlink(procDir(in.leaf) + "/cwd"); err != nil || dir != string(in.plan.Dir) {
+		return fmt.Errorf("working directory is %q, not the workspace: %v", dir, err)
+	}
+	seen, err := observe(in.leaf)
+	if err != nil {
+		return notEnforceable("the confinement could not be read back", err)
+	}
+	seen.confined = in.done
+	if !in.plan.HostNet && !in.turn.loose {
+		if seen.UpLinks, err = upLinks(); err != nil {
+			return notEnforceable("the confinement could not be read back", err)
+		}
+	}
+	return writeJSON(in.report, frameReady, seen)
+}
+
+// settle makes what surrounds the program: the view, or without namespaces
+// only the hold on what descends from this process.
+func (in *initStage) settle(history []byte) error {
+	if in.turn.loose {
+		return reap()
+	}
 	if err := unix.Sethostname([]byte(hostName)); err != nil {
 		return notEnforceable("no rights inside the new user namespace; a security profile may take them away "+
 			"(on Ubuntu: allow userns for this binary in an AppArmor profile)", err)
@@ -101,62 +137,46 @@ func (in *initStage) prepare() error {
 	if err := passListener(in.plan); err != nil {
 		return err
 	}
-	if err := buildView(in.plan, history); err != nil {
-		return err
-	}
-	if err := in.startLeaf(); err != nil {
-		return err
-	}
-	kind, b, err := readFrame(rawFile(in.faults))
-	if err != nil {
-		return fmt.Errorf("the program's process ended before it was confined: %w", err)
-	}
-	if kind == frameRefuse {
-		var f failure
-		if err := json.Unmarshal(b, &f); err != nil {
-			return err
-		}
-		return f.err()
-	}
-	var c confined
-	if kind != frameReady || json.Unmarshal(b, &c) != nil {
-		return fmt.Errorf("the program's process sent frame %q", kind)
-	}
-	seen, err := observe(in.leaf, c.TID)
-	if err != nil {
-		return notEnforceable("the confinement could not be read back", err)
-	}
-	seen.confined = c
-	if !in.plan.HostNet {
-		if seen.UpLinks, err = upLinks(); err != nil {
-			return notEnforceable("the confinement could not be read back", err)
-		}
-	}
-	return writeJSON(in.report, frameReady, seen)
+	return buildView(in.plan, history)
 }
 
 func (in *initStage) startLeaf() error {
 	var gate, faults [2]int
-	if err := unix.Pipe2(gate[:], unix.O_CLOEXEC); err != nil {
+	for _, p := range []*[2]int{&gate, &faults} {
+		if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+			return err
+		}
+		// Above the descriptors that the program's process lays out.
+		for i, low := range p {
+			high, err := unix.FcntlInt(uintptr(low), unix.F_DUPFD_CLOEXEC, initSourceFD)
+			if err != nil {
+				return err
+			}
+			unix.Close(low)
+			p[i] = high
+		}
+	}
+	c, err := newChild(in.plan, gate[0], faults[1])
+	if err != nil {
 		return err
 	}
-	if err := unix.Pipe2(faults[:], unix.O_CLOEXEC); err != nil {
+	in.leaf, err = spawn(c, func() error {
+		var err error
+		if in.done, err = confine(in.plan); err == nil && in.done.Landlock.Scope&unix.LANDLOCK_SCOPE_SIGNAL != 0 {
+			c.expect(stepScope, unix.EPERM, unix.SYS_KILL, uintptr(os.Getpid()), 0)
+		}
 		return err
-	}
-	pid, err := syscall.ForkExec("/proc/self/exe", []string{stageLeaf}, &syscall.ProcAttr{
-		Dir: "/", Env: stageEnv,
-		Files: []uintptr{initStdinFD, initStdoutFD, initStderrFD, uintptr(gate[0]), uintptr(faults[1])},
 	})
 	if err != nil {
-		return fmt.Errorf("start the program's process: %w", err)
+		return err
 	}
 	// The streams must end when the last process of the turn ends, so init
 	// keeps no copy of them.
 	for _, fd := range []int{initStdinFD, initStdoutFD, initStderrFD, gate[0], faults[1]} {
 		unix.Close(fd)
 	}
-	in.leaf, in.gate, in.faults = pid, gate[1], faults[0]
-	return writeJSON(rawFile(in.gate), framePlan, in.plan)
+	in.gate, in.faults = gate[1], faults[0]
+	return nil
 }
 
 // reaped is one process that ended.
@@ -174,12 +194,25 @@ func (in *initStage) serve() {
 	grace := time.NewTimer(time.Hour)
 	alive := true
 	var over, full <-chan struct{} // nil until the program runs
+	var again <-chan time.Time     // goes on killing, where one time is not enough
+	kill := func() {
+		in.turn.signal(unix.SIGKILL)
+		if in.turn.loose {
+			again = time.After(sweepEvery)
+		}
+	}
 	for dead != nil {
 		select {
 		case c, ok := <-control:
 			switch {
 			case !ok:
-				os.Exit(125) // nobody is left to report to
+				// Nobody is left to report to. The namespace ends with this
+				// process; without one, everything is ended first.
+				if !in.turn.loose {
+					os.Exit(125)
+				}
+				control = nil
+				kill()
 			case c == controlRelease && !e.Ran && !e.Stopped:
 				e.Ran = true
 				// What watches goes on for as long as the turn, so it needs the
@@ -187,29 +220,31 @@ func (in *initStage) serve() {
 				debug.SetGCPercent(100)
 				full = watchDisk(in.plan)
 				unix.Write(in.gate, []byte{controlRelease})
-				if in.plan.Memory > 0 && on(layerMemory) {
+				if in.plan.Memory > 0 && on(layerMemory) && !in.turn.loose {
 					over = watchMemory(newMeter(in.plan))
 				}
 			case c == controlStop && !e.Stopped:
 				e.Stopped = alive
 				if !e.Ran {
-					unix.Kill(-1, unix.SIGKILL)
+					kill()
 					break
 				}
-				unix.Kill(-1, unix.SIGTERM)
-				unix.Kill(-1, unix.SIGCONT) // a stopped process must see it too
+				in.turn.signal(unix.SIGTERM)
+				in.turn.signal(unix.SIGCONT) // a stopped process must see it too
 				grace.Reset(time.Duration(in.plan.GraceNS))
 			}
+		case <-again:
+			kill()
 		case <-grace.C:
-			unix.Kill(-1, unix.SIGKILL)
+			kill()
 		case <-over:
 			over = nil
 			e.Memory = alive && !e.Disk
-			unix.Kill(-1, unix.SIGKILL)
+			kill()
 		case <-full:
 			full = nil
 			e.Disk = alive && !e.Memory
-			unix.Kill(-1, unix.SIGKILL)
+			kill()
 		case fault = <-faults:
 			faults = nil
 		case r, ok := <-dead:
@@ -221,9 +256,9 @@ func (in *initStage) serve() {
 			if r.pid == in.leaf {
 				alive, left = false, time.Now()
 				e.Exit, e.Signal = exitOf(r.status)
-				e.Left = countAlive()
+				e.Left = in.turn.alive()
 				if on(layerPID) {
-					unix.Kill(-1, unix.SIGKILL)
+					kill()
 				}
 			}
 		}
@@ -235,7 +270,7 @@ func (in *initStage) serve() {
 		writeFrame(in.report, frameFault, fault)
 	}
 	// No process is left that could change the file while it is read.
-	if reply, err := collectReply(in.plan.Reply); err != nil {
+	if reply, err := collectReply(in.plan.replyFile(), in.plan.Reply); err != nil {
 		e.ReplyErr = err.Error()
 	} else if reply != nil {
 		writeFrame(in.report, frameReply, reply)
@@ -275,11 +310,12 @@ func (in *initStage) listen() (<-chan byte, <-chan reaped, <-chan []byte) {
 		}
 	}()
 	go func() {
-		kind, b, err := readFrame(rawFile(in.faults))
-		if err != nil || kind != frameFault {
-			b = nil // the pipe was closed by execve, or by the end of the leaf
+		said, err := readRecord(rawFile(in.faults))
+		if err != nil {
+			faults <- nil // the pipe was closed by execve, or by the end of the process
+			return
 		}
-		faults <- b
+		faults <- []byte(said.err(in.plan).Error())
 	}()
 	return control, dead, faults
 }
@@ -317,11 +353,11 @@ func countAlive() int {
 
 // collectReply reads the reply file, which the workload made as it liked. It
 // returns nil where there is none.
-func collectReply(limit int) ([]byte, error) {
+func collectReply(path string, limit int) ([]byte, error) {
 	if limit == 0 {
 		return nil, nil
 	}
-	fd, err := unix.Openat2(unix.AT_FDCWD, replyPath, &unix.OpenHow{
+	fd, err := unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{
 		Flags: unix.O_RDONLY | unix.O_NONBLOCK | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
 	if errors.Is(err, unix.ENOENT) {
 		return nil, nil

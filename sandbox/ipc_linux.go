@@ -21,6 +21,14 @@ func boundIPC(pid int, memory int64) bool {
 	go func() {
 		// The thread ends with the goroutine: it must never serve another.
 		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			// The first thread is the process in /proc, and outlives its goroutine.
+			// While this one holds it, another goroutine has another thread.
+			bounded := boundIPC(pid, memory)
+			runtime.UnlockOSThread()
+			done <- bounded
+			return
+		}
 		done <- writeIPC(pid, memory) == nil
 	}()
 	return <-done

@@ -78,19 +78,25 @@ const (
 
 // fileRule allows rights under a path of the view.
 type fileRule struct {
-	path   string
-	rights uint64
-	file   bool // not a directory
-	follow bool // the path is a link that the kernel makes
+	path     string
+	rights   uint64
+	optional bool // where the path is missing or a link, there is nothing to allow
+	follow   bool // the path is a link that the kernel makes
 }
 
-// fileRules are what a plan may do with files, all in all. Everything in the
-// view may be read and executed; what lies outside its root, however it is
-// reached, may not. The rules cannot take a file out of a directory again, so
-// the .git pointer and read-only binds inside the workspace stay the mounts'.
+// fileRules are what a plan may do with files, all in all: they repeat what the
+// view holds, so that neither a hole in the view nor a descriptor from outside of
+// it leads to more. Only names are free everywhere. Rules cannot take a file out
+// of a directory again, so the .git pointer, and read-only binds in the workspace
+// or in /tmp, stay the mounts' business.
 func fileRules(p plan) []fileRule {
+	if p.shared() {
+		return sharedRules(p)
+	}
 	rules := []fileRule{
-		{path: "/", rights: landlockRead},
+		{path: "/", rights: unix.LANDLOCK_ACCESS_FS_READ_DIR},
+		{path: "/etc", rights: landlockRead},
+		{path: "/run", rights: landlockRead},
 		// One's own processes: their names, their scores, their memory. The rest
 		// of /proc is read-only by mount, or root's.
 		{path: "/proc", rights: landlockRead | landlockEdit},
@@ -98,25 +104,40 @@ func fileRules(p plan) []fileRule {
 		{path: tmpDir, rights: landlockWrite},
 		{path: homeDir, rights: landlockWrite},
 	}
+	for _, root := range systemRoots {
+		rules = append(rules, fileRule{path: root, rights: landlockRead, optional: true})
+	}
 	for _, name := range deviceFiles {
-		rules = append(rules, fileRule{path: "/dev/" + name, file: true,
+		rules = append(rules, fileRule{path: "/dev/" + name, optional: true,
 			rights: unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE})
 	}
 	if p.Reply > 0 {
 		rules = append(rules, fileRule{path: replyDir, rights: landlockWrite})
 	}
 	for _, s := range p.Sources {
-		switch {
-		case s.Write && s.Dir:
-			rules = append(rules, fileRule{path: string(s.Path), rights: landlockWrite})
-		case s.Write:
-			rules = append(rules, fileRule{path: string(s.Path), rights: landlockWrite & landlockFile, file: true})
+		rights := uint64(landlockRead)
+		if s.Write {
+			rights = landlockWrite
 		}
+		if !s.Dir {
+			rights &= landlockFile
+		}
+		rules = append(rules, fileRule{path: string(s.Path), rights: rights})
 	}
 	if p.Self { // the probe's binary is not in the view
-		rules = append(rules, fileRule{path: "/proc/self/exe", rights: landlockRead & landlockFile, file: true, follow: true})
+		rules = append(rules, fileRule{path: "/proc/self/exe", rights: landlockRead & landlockFile, follow: true})
 	}
 	return rules
+}
+
+// landlockKernel is the ABI of this kernel's Landlock, 0 where it is not built
+// in or was switched off at boot.
+func landlockKernel() int {
+	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
+	if errno != 0 {
+		return 0
+	}
+	return int(abi)
 }
 
 // enterLandlock puts this thread into a domain of its own, for good, where the
@@ -126,14 +147,7 @@ func enterLandlock(p plan) (landlocked, error) {
 	if !on(layerLandlock) {
 		return landlocked{}, nil
 	}
-	kernel, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
-	if errno == unix.ENOSYS || errno == unix.EOPNOTSUPP {
-		return landlocked{}, nil // not built in, or switched off at boot
-	}
-	if errno != 0 {
-		return landlocked{}, fmt.Errorf("ask for Landlock: %w", errno)
-	}
-	h := handled(int(kernel), p)
+	h := handled(landlockKernel(), p)
 	if h.ABI == 0 {
 		return h, nil
 	}
@@ -156,7 +170,7 @@ func enterLandlock(p plan) (landlocked, error) {
 	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_RESTRICT_SELF, set, 0, 0); errno != 0 {
 		return landlocked{}, fmt.Errorf("enter Landlock rules: %w", errno)
 	}
-	return h, landlockHolds(h)
+	return h, landlockHolds(p)
 }
 
 // landlockRulePort is LANDLOCK_RULE_NET_PORT, which x/sys has no name for.
@@ -183,8 +197,8 @@ func (r fileRule) add(set int, handled uint64) error {
 		flags |= unix.O_NOFOLLOW
 	}
 	fd, err := unix.Open(r.path, flags, 0)
-	if errors.Is(err, unix.ENOENT) && r.file {
-		return nil // a device that this host does not have
+	if errors.Is(err, unix.ENOENT) && r.optional {
+		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("allow %s: %w", r.path, err)
@@ -194,6 +208,9 @@ func (r fileRule) add(set int, handled uint64) error {
 	_, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(set), unix.LANDLOCK_RULE_PATH_BENEATH,
 		uintptr(unsafe.Pointer(&under)), 0, 0, 0)
 	runtime.KeepAlive(&under)
+	if errno == unix.EINVAL && r.optional {
+		return nil // a link, which leads to a place with a rule of its own
+	}
 	if errno == unix.EBADFD && r.follow {
 		return nil // a file in memory, on which there are no rules
 	}
@@ -203,19 +220,17 @@ func (r fileRule) add(set int, handled uint64) error {
 	return nil
 }
 
-// landlockHolds tries what only the domain refuses: a socket's node in /tmp
-// and, where signals are scoped, to look for init.
-func landlockHolds(h landlocked) error {
-	const node = tmpDir + "/.holdfast"
+// landlockHolds tries what only the domain refuses: a socket's node in /tmp.
+// Its scope is tried by the program's process: the threads of one process may
+// always signal each other.
+func landlockHolds(p plan) error {
+	node := tmpDir + "/.holdfast"
+	if p.shared() {
+		node = p.inScratch(scratchTmp) + "/.holdfast"
+	}
 	if err := unix.Mknod(node, unix.S_IFSOCK|0o600, 0); !errors.Is(err, unix.EACCES) {
 		unix.Unlink(node)
 		return notEnforceable(fmt.Sprintf("Landlock rules were taken but do not hold: a forbidden act gave %v", err), nil)
-	}
-	if h.Scope&unix.LANDLOCK_SCOPE_SIGNAL == 0 {
-		return nil
-	}
-	if err := unix.Kill(1, 0); !errors.Is(err, unix.EPERM) {
-		return notEnforceable(fmt.Sprintf("Landlock scopes were taken but do not hold: a forbidden act gave %v", err), nil)
 	}
 	return nil
 }

@@ -38,14 +38,15 @@ func capsFor(network Network) []uintptr {
 
 // turn is the supervisor's side of one init.
 type turn struct {
-	spec   Spec
-	filter []byte // the system call filter that was asked for
-	proc   *os.Process
-	pipes  *pipes
-	egress *egress
-	frames chan frame
-	exited chan struct{}
-	report Report
+	spec    Spec
+	scratch string // of a turn without namespaces, removed at its end; "" with them
+	filter  []byte // the system call filter that was asked for
+	proc    *os.Process
+	pipes   *pipes
+	egress  *egress
+	frames  chan frame
+	exited  chan struct{}
+	report  Report
 }
 
 type frame struct {
@@ -53,23 +54,36 @@ type frame struct {
 	payload []byte
 }
 
-func launch(spec Spec) (*Process, error) { return launchPlan(spec, false) }
+func launch(spec Spec) (*Process, error) {
+	p, err := launchPlan(spec, false)
+	if spec.Degraded && errors.Is(err, ErrNotEnforceable) {
+		return launchShared(spec, err)
+	}
+	return p, err
+}
 
 // launchPlan starts init and brings it to the gate. self runs this binary's
 // probe in place of the program.
 func launchPlan(spec Spec, self bool) (*Process, error) {
-	env, err := environ(spec)
-	if err != nil {
-		return nil, err
-	}
 	pins, err := pin(spec, self)
 	if err != nil {
 		return nil, err
 	}
 	defer pins.close()
+	return launchFrom(spec, pins, self, "")
+}
+
+// launchFrom starts init for what was pinned; scratch is the private directory
+// of a turn without namespaces, "" with them.
+func launchFrom(spec Spec, pins *pinned, self bool, scratch string) (*Process, error) {
+	env, err := environ(spec)
+	if err != nil {
+		return nil, err
+	}
 	p := plan{
+		Scratch: exact(scratch),
 		Program: exact(spec.Program), Argv: exactly(append([]string{spec.Program}, spec.Arguments...)),
-		Env: exactly(env), Dir: exact(spec.Workspace),
+		Dir:  exact(spec.Workspace),
 		Self: self, ProgramID: pins.program, Sources: pins.sources, Cover: pins.cover,
 		HostNet: spec.Network == NetworkHost, History: spec.History != nil, Reply: spec.ReplyLimit,
 		Memory: spec.MemoryBytes, GraceNS: int64(spec.Grace),
@@ -80,7 +94,11 @@ func launchPlan(spec Spec, self bool) (*Process, error) {
 	if self {
 		p.Argv[0] = stageProbe
 	}
-	t := &turn{spec: spec, frames: make(chan frame, 4), exited: make(chan struct{})}
+	if p.shared() {
+		p.Others = othersRunning()
+	}
+	p.Env = exactly(p.moved(env))
+	t := &turn{spec: spec, scratch: scratch, frames: make(chan frame, 4), exited: make(chan struct{})}
 	owner := -1
 	if os.Geteuid() == 0 {
 		owner = rootBase + spec.Slot
@@ -130,6 +148,9 @@ func (t *turn) fork(trees []*os.File, owner int) error {
 	defer null.Close()
 	files := append([]*os.File{null, null, null}, t.pipes.child...)
 	attr := &os.ProcAttr{Dir: "/", Env: stageEnv, Files: append(files, trees...), Sys: sysAttr(t.spec.Network, owner)}
+	if t.scratch != "" {
+		attr.Sys = sharedAttr()
+	}
 	started := make(chan error)
 	go func() {
 		runtime.LockOSThread()
@@ -251,11 +272,12 @@ func (t *turn) gate() (Identity, error) {
 	if err != nil {
 		return Identity{}, fmt.Errorf("start sandbox: %w", err)
 	}
-	if t.report, err = achieved(t.spec, seen, t.proc.Pid); err != nil {
+	if t.report, err = achieved(t.spec, seen, t.proc.Pid, t.scratch != ""); err != nil {
 		return Identity{}, err
 	}
 	t.limit()
-	return Identity{PID: id.PID, StartTime: id.StartTime, BootID: id.BootID, PIDNS: t.report.Namespaces["pid"]}, nil
+	return Identity{PID: id.PID, StartTime: id.StartTime, BootID: id.BootID, PIDNS: t.report.Namespaces["pid"],
+		Shared: t.scratch != ""}, nil
 }
 
 // abandon ends a start that failed. Nothing of the program ever ran.

@@ -4,6 +4,13 @@ package sandbox
 // completes the Report with it.
 func (t *turn) limit() {
 	r := &t.report
+	if t.scratch != "" { // without namespaces: said elsewhere
+		r.Descendants = "subreaper"
+		if t.spec.MemoryBytes > 0 {
+			r.Memory = "data-limit"
+		}
+		return
+	}
 	r.Descendants = "pidns"
 	if t.spec.MemoryBytes > 0 {
 		r.Memory = "data-limit+sampler"

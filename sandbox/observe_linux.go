@@ -24,12 +24,11 @@ var rlimitNames = map[string]int{
 	"memlock": unix.RLIMIT_MEMLOCK, "msgqueue": unix.RLIMIT_MSGQUEUE, "data": unix.RLIMIT_DATA,
 }
 
-// observe reads the confinement of a live process from /proc. tid is the
-// thread that will execute the program.
-func observe(pid, tid int) (posture, error) {
-	proc := "/proc/" + strconv.Itoa(pid)
+// observe reads the confinement of a live process from /proc.
+func observe(pid int) (posture, error) {
+	proc := procDir(pid)
 	seen := posture{Caps: map[string]string{}, Rlimits: map[string]uint64{}}
-	status, err := readStatus(proc + "/task/" + strconv.Itoa(tid) + "/status")
+	status, err := readStatus(proc + "/status")
 	if err != nil {
 		return seen, err
 	}

@@ -213,19 +213,6 @@ func crippled(what, dir string) {
 	}
 }
 
-func BenchmarkStart(b *testing.B) {
-	s := shell(b, `exit 0`)
-	s.Program, s.Arguments = canonical(b, "/bin/true"), nil
-	for b.Loop() {
-		p, err := sandbox.Start(s)
-		if err != nil {
-			b.Fatal(err)
-		}
-		p.Release()
-		p.Wait()
-	}
-}
-
 func BenchmarkPlainExec(b *testing.B) {
 	for b.Loop() {
 		if err := exec.Command("/bin/true").Run(); err != nil {

@@ -22,10 +22,16 @@ import (
 func Probe() Capability {
 	checks, gaps, err := probe()
 	if err != nil {
-		return Capability{
+		c := Capability{
 			Checks: []Check{{Name: "start a sandbox", Detail: err.Error(), Fix: fixOf(err)}},
 			Gaps:   []string{"nothing can be enforced, so no turn is started"},
 		}
+		if errors.Is(err, ErrNotEnforceable) && probeShared(err) {
+			c.Degraded = true
+			c.Gaps = append([]string{"only turns that read and whose grant allows degraded confinement are started"},
+				sharedGaps(Spec{}, Report{})...)
+		}
+		return c
 	}
 	c := Capability{Mechanism: "linux-userns", Checks: checks, Gaps: gaps}
 	for _, check := range checks {
@@ -133,6 +139,11 @@ func probeMain() {
 		conn.Close()
 	}
 	_, first := os.ReadFile("/proc/1/environ")
+	const filters = "the kernel must take system call filters (CONFIG_SECCOMP_FILTER)"
+	_, local := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+	_, _, ring := unix.Syscall(unix.SYS_IO_URING_SETUP, 1, 0, 0)
+	_, _, traced := unix.Syscall(unix.SYS_PTRACE, unix.PTRACE_TRACEME, 0, 0)
+	signalled := unix.Kill(1, unix.SIGTERM)
 	checks := []Check{
 		denied("system files cannot be written", usr, namespaces, unix.EROFS),
 		denied("files outside the view cannot be read", secret, namespaces, os.ErrNotExist),
@@ -140,6 +151,13 @@ func probeMain() {
 		denied("no user namespace can be made", nested(), "sysctl user.max_user_namespaces must be settable in a namespace"),
 		denied("nothing can be mounted", unix.Mount("tmpfs", "/tmp", "tmpfs", 0, ""), namespaces, unix.EPERM),
 		denied("the sandbox's first process cannot be read", first, namespaces, unix.EACCES, unix.EPERM),
+		denied("no other namespace can be made", unix.Unshare(unix.CLONE_NEWNS), namespaces, unix.EPERM),
+		denied("no Unix socket can be made", local, filters, unix.EAFNOSUPPORT),
+		denied("no process can be traced", traced, filters, unix.EPERM),
+		denied("no ring can go past the filter of system calls", ring, filters, unix.ENOSYS),
+		// Refused, or dropped by the kernel: somebody is there to take the answer.
+		outcome("the sandbox's first process takes no signals", signalled == nil || signalled == unix.EPERM,
+			fmt.Sprintf("the attempt gave: %v", signalled), namespaces),
 		onlyOwnProcesses(namespaces),
 		noRights(namespaces),
 	}

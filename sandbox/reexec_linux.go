@@ -12,7 +12,6 @@ import (
 // from itself.
 const (
 	stageInit  = "holdfast-sandbox-init"
-	stageLeaf  = "holdfast-sandbox-leaf"
 	stageHold  = "holdfast-sandbox-hold"
 	stageProbe = "holdfast-sandbox-probe"
 )
@@ -27,8 +26,6 @@ func Reexec() {
 	switch os.Args[0] {
 	case stageInit:
 		initMain()
-	case stageLeaf:
-		leafMain()
 	case stageHold:
 		holdMain()
 	case stageProbe:

@@ -11,7 +11,7 @@ import (
 
 // achieved makes the Report from what init read inside and what this process
 // reads outside. It fails where something that is never optional is missing.
-func achieved(s Spec, seen posture, pid int) (Report, error) {
+func achieved(s Spec, seen posture, pid int, shared bool) (Report, error) {
 	r := Report{
 		Mechanism: "linux-userns", Namespaces: map[string]uint64{}, UIDMap: "", GIDMap: "", Groups: []int{},
 		CapEff: seen.Caps["CapEff"], CapBnd: seen.Caps["CapBnd"], NoNewPrivs: seen.NoNewPrivs, Seccomp: seen.Seccomp,
@@ -20,41 +20,20 @@ func achieved(s Spec, seen posture, pid int) (Report, error) {
 		Mounts: seen.Mounts, Rlimits: seen.Rlimits, Files: seen.Files,
 	}
 	var err error
-	if r.Network, err = networkOf(s, seen); err != nil {
-		return r, err
+	if !shared {
+		if r.Network, err = networkOf(s, seen); err != nil {
+			return r, err
+		}
 	}
 	var uts unix.Utsname
 	if err := unix.Uname(&uts); err != nil {
 		return r, fmt.Errorf("read kernel version: %w", err)
 	}
 	r.Kernel = unix.ByteSliceToString(uts.Release[:])
-	host, err := namespaces("/proc/self")
-	if err != nil {
-		return r, fmt.Errorf("read own namespaces: %w", err)
-	}
-	outside, err := namespaces(procDir(pid))
-	if err != nil {
-		return r, fmt.Errorf("read the sandbox's namespaces: %w", err)
-	}
-	for _, name := range namespaceNames {
-		own := outside[name] != host[name]
-		if own {
-			r.Namespaces[name] = outside[name]
-		}
-		if shared := name == "net" && (s.Network == NetworkHost || !on(layerNet)); own == shared {
-			return r, notEnforceable("the "+name+" namespace is not as asked", nil)
-		}
-		if seen.Namespaces[name] != outside[name] {
-			return r, notEnforceable("the program's process is in another "+name+" namespace", nil)
-		}
-	}
-	// The map as the host sees it; from inside both sides look alike.
-	for file, to := range map[string]*string{"/uid_map": &r.UIDMap, "/gid_map": &r.GIDMap} {
-		b, err := os.ReadFile(procDir(pid) + file)
-		if err != nil {
-			return r, fmt.Errorf("read the sandbox's id maps: %w", err)
-		}
-		*to = strings.Join(strings.Fields(string(b)), " ")
+	if shared { // init's namespaces are this process's, and closed to it besides
+		r.UIDMap, r.GIDMap = seen.UIDMap, seen.GIDMap
+	} else if err := r.ownNamespaces(s, seen, pid); err != nil {
+		return r, err
 	}
 	status, err := readStatus(procDir(pid) + "/status")
 	if err != nil {
@@ -69,11 +48,48 @@ func achieved(s Spec, seen posture, pid int) (Report, error) {
 			r.Groups = append(r.Groups, n)
 		}
 	}
+	if shared {
+		return achievedShared(s, seen, r)
+	}
 	if err := required(seen, status); err != nil {
 		return r, err
 	}
 	r.Gaps = gaps(s, r)
 	return r, nil
+}
+
+// ownNamespaces holds the namespaces of a turn against what was asked, and
+// writes them and their maps of users, as the host sees them, into the Report.
+func (r *Report) ownNamespaces(s Spec, seen posture, pid int) error {
+	host, err := namespaces("/proc/self")
+	if err != nil {
+		return fmt.Errorf("read own namespaces: %w", err)
+	}
+	outside, err := namespaces(procDir(pid))
+	if err != nil {
+		return fmt.Errorf("read the sandbox's namespaces: %w", err)
+	}
+	for _, name := range namespaceNames {
+		own := outside[name] != host[name]
+		if own {
+			r.Namespaces[name] = outside[name]
+		}
+		if shared := name == "net" && (s.Network == NetworkHost || !on(layerNet)); own == shared {
+			return notEnforceable("the "+name+" namespace is not as asked", nil)
+		}
+		if seen.Namespaces[name] != outside[name] {
+			return notEnforceable("the program's process is in another "+name+" namespace", nil)
+		}
+	}
+	// The map as the host sees it; from inside both sides look alike.
+	for file, to := range map[string]*string{"/uid_map": &r.UIDMap, "/gid_map": &r.GIDMap} {
+		b, err := os.ReadFile(procDir(pid) + file)
+		if err != nil {
+			return fmt.Errorf("read the sandbox's id maps: %w", err)
+		}
+		*to = strings.Join(strings.Fields(string(b)), " ")
+	}
+	return nil
 }
 
 // required holds what every turn must have, whatever its Spec says.

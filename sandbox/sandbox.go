@@ -7,10 +7,10 @@
 // achieved, as observed from the live process and never as intended.
 //
 // Start is called by the execution owner, from any goroutine. This binary
-// executes itself three deep: the caller is the supervisor; init is the first
-// process of new user, mount, PID, network, IPC, UTS and cgroup namespaces,
-// builds a view from nothing and reaps; the leaf gives up every right, waits
-// for Release and becomes the program. So Reexec must be the first statement
+// executes itself once: the caller is the supervisor; init is the first process
+// of new user, mount, PID, network, IPC, UTS and cgroup namespaces, builds a
+// view from nothing and reaps. The leaf is a fork of a thread of init that gave
+// up every right; it waits for Release and becomes the program. So Reexec must be the first statement
 // of main, and package-level initialisation must be cheap. Nothing here is
 // durable: the caller stores the Identity before Release and asks Gone after a
 // crash. When the supervisor dies, however it dies, the group dies with it.
@@ -37,7 +37,7 @@
 // is a gap. Programs cannot have Unix sockets except as connected pairs, nor
 // netlink without a network, trace each other, make namespaces, or make files in
 // memory. Private memory is added up every 20 ms, so a group can be beyond its bound
-// for a moment; tmpfs, memfd and the size of the workspace are not bounded. Unix sockets and hard links that were
+// for a moment; the size of the workspace is not bounded. Hard links that were
 // in the workspace before the turn lead out of it. An ordinary user cannot drop
 // supplementary groups. Report.Gaps repeats what holds for a turn.
 package sandbox
@@ -130,7 +130,8 @@ type Identity struct {
 	PID       int    `json:"pid"`        // init of the PID namespace, as the host sees it
 	StartTime uint64 `json:"start_time"` // field 22 of /proc/PID/stat, clock ticks since boot
 	BootID    string `json:"boot_id"`
-	PIDNS     uint64 `json:"pid_ns"` // inode of the PID namespace, 0 where there is none
+	PIDNS     uint64 `json:"pid_ns"`           // inode of the PID namespace, 0 where there is none
+	Shared    bool   `json:"shared,omitempty"` // a degraded turn: it had no PID namespace
 }
 
 // Ending says how the program ended. Values are stored: never renumber.
@@ -175,7 +176,7 @@ type Result struct {
 // Report is the confinement achieved, read back from the live process.
 // Its JSON form goes into the evidence as it stands.
 type Report struct {
-	Mechanism  string            `json:"mechanism"` // "linux-userns"
+	Mechanism  string            `json:"mechanism"` // "linux-userns" | "linux-landlock"
 	Kernel     string            `json:"kernel"`
 	Namespaces map[string]uint64 `json:"namespaces"` // name -> inode, only those that differ from the host's
 	UIDMap     string            `json:"uid_map"`
@@ -197,17 +198,18 @@ type Report struct {
 
 	Mounts  string            `json:"mounts"` // sha256 of mountinfo
 	Rlimits map[string]uint64 `json:"rlimits"`
-	Network string            `json:"network"` // "netns-no-lo" | "netns-lo-proxy" | "host"
+	Network string            `json:"network"` // "netns-no-lo" | "netns-lo-proxy" | "host" | "seccomp-sockets"
 	Files   []string          `json:"files"`   // descriptors open in the leaf at exec
 	Gaps    []string          `json:"gaps"`    // what is not enforced, in plain words
 
-	Memory      string `json:"memory"`      // what holds MemoryBytes: "data-limit+sampler"; "" where there is none
-	Descendants string `json:"descendants"` // what accounts for every process: "pidns"
+	Memory      string `json:"memory"`      // what holds MemoryBytes: "data-limit+sampler" | "data-limit"; "" where there is none
+	Descendants string `json:"descendants"` // what accounts for every process: "pidns" | "subreaper" | "subreaper"
 }
 
 // Capability says what this machine can enforce, found by trying.
 type Capability struct {
 	Mechanism string   `json:"mechanism"` // "" where nothing can be enforced
+	Degraded  bool     `json:"degraded"`  // whether a turn with Spec.Degraded that only reads can run all the same
 	Checks    []Check  `json:"checks"`
 	Gaps      []string `json:"gaps"`
 }

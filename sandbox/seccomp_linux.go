@@ -53,6 +53,9 @@ func (p plan) grants() bpf.Grant {
 	if p.MemoryCgroup {
 		g |= bpf.MemoryFiles
 	}
+	if p.shared() {
+		g |= bpf.Shared
+	}
 	return g
 }
 

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -252,39 +250,4 @@ func idmapped(fd int, s source, slot int, spaces map[[2]uint32]*os.File) (*os.Fi
 			"use ext4, xfs, btrfs or tmpfs, or run as an ordinary user", err)
 	}
 	return os.NewFile(uintptr(tree), string(s.Path)), nil
-}
-
-// userNamespace returns a user namespace in which one owner of the disk stands
-// for one user of the host. A process must exist for it to be made; it ends at
-// once, and the descriptor keeps the namespace.
-func userNamespace(owner [2]uint32, host int) (*os.File, error) {
-	exe, err := selfImage()
-	if err != nil {
-		return nil, err
-	}
-	r, w, err := os.Pipe()
-	if err != nil {
-		return nil, err
-	}
-	defer r.Close()
-	defer w.Close()
-	proc, err := os.StartProcess(exe, []string{stageHold}, &os.ProcAttr{
-		Env: stageEnv, Files: []*os.File{r},
-		Sys: &syscall.SysProcAttr{
-			Cloneflags:  unix.CLONE_NEWUSER,
-			UidMappings: []syscall.SysProcIDMap{{ContainerID: int(owner[0]), HostID: host, Size: 1}},
-			GidMappings: []syscall.SysProcIDMap{{ContainerID: int(owner[1]), HostID: host, Size: 1}},
-		},
-	})
-	if err != nil && passing(err) {
-		return nil, fmt.Errorf("map owners: %w", err)
-	}
-	if err != nil {
-		return nil, notEnforceable("no user namespace can be made for user "+strconv.Itoa(host), err)
-	}
-	defer func() {
-		proc.Kill()
-		proc.Wait()
-	}()
-	return os.Open("/proc/" + strconv.Itoa(proc.Pid) + "/ns/user")
 }

@@ -79,8 +79,11 @@ func (s *supervision) run() {
 			end(EndingTimeout)
 		case <-kill:
 			// Init is silent: its end takes the namespace with it. After this
-			// only the kernel can delay the end.
-			s.turn.proc.Kill()
+			// only the kernel can delay the end. Without a namespace init is the
+			// only hold on the rest, and goes on with it.
+			if s.turn.scratch == "" || s.ended != nil {
+				s.turn.proc.Kill()
+			}
 			hopeless = time.After(waitLimit)
 		case f, ok := <-frames:
 			if ok {
@@ -167,7 +170,12 @@ func (s *supervision) finish(frames <-chan frame, reaped bool) {
 		r.Elapsed = over.Sub(s.released)
 	}
 	s.conclude(&r)
-	if reaped {
+	switch {
+	case s.turn.scratch != "":
+		// Init says its last word only when nothing that descends from it is left.
+		r.Cleanup.Confirmed = reaped && s.ended != nil
+		os.RemoveAll(s.turn.scratch)
+	case reaped:
 		inUse, err := namespaceInUse(s.id)
 		r.Cleanup.Confirmed = err == nil && !inUse
 	}

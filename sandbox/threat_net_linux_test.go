@@ -282,10 +282,10 @@ func TestAllowedEgress(t *testing.T) {
 	if first.Target != "example.com:443" || first.Verdict != proxy.Allowed || first.Count != 1 || first.Up < 200 || first.Down < 500 {
 		t.Errorf("first row %+v", first)
 	}
-	if second := r.Egress.Rows[1]; second.Verdict != proxy.PlainRequest {
+	if second := r.Egress.Rows[1]; second.Target != "evil.example:443" || second.Verdict != proxy.NotListed || second.Up != 0 {
 		t.Errorf("second row %+v", second)
 	}
-	if third := r.Egress.Rows[2]; third.Target != "evil.example:443" || third.Verdict != proxy.NotListed || third.Up != 0 {
+	if third := r.Egress.Rows[2]; third.Target != "example.com:80" || third.Verdict != proxy.PlainRequest {
 		t.Errorf("third row %+v", third)
 	}
 }

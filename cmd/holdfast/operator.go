@@ -131,7 +131,7 @@ func doctorCommand(g *globals) *cobra.Command {
 			if checks == nil {
 				checks = []sandbox.Check{}
 			}
-			err := g.emit(map[string]any{"checks": checks, "mechanism": able.Mechanism, "gaps": able.Gaps}, func(w io.Writer) {
+			err := g.emit(map[string]any{"checks": checks, "mechanism": able.Mechanism, "degraded": able.Degraded, "gaps": able.Gaps}, func(w io.Writer) {
 				for _, c := range checks {
 					mark := "ok  "
 					if !c.OK {
@@ -150,6 +150,9 @@ func doctorCommand(g *globals) *cobra.Command {
 					fmt.Fprintf(w, "note  not enforced: %s\n", gap)
 				}
 			})
+			if err == nil && able.Mechanism == "" && able.Degraded {
+				return &cliError{Exit: exitSandbox, Code: "not_enforceable", Message: "this machine can confine only turns that read and whose grant allows degraded confinement", Hint: "the checks above say what to fix for all others"}
+			}
 			if err == nil && able.Mechanism == "" {
 				return &cliError{Exit: exitSandbox, Code: "not_enforceable", Message: "this machine cannot confine a turn, so none will run", Hint: "the checks above say what to fix"}
 			}

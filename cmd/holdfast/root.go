@@ -142,6 +142,9 @@ func elapsed() time.Duration { return time.Since(begun) }
 // kernel or the binary.
 var probe = sync.OnceValues(func() (string, []string) {
 	able := sandbox.Probe()
+	if able.Mechanism == "" && able.Degraded {
+		return "linux-landlock", able.Gaps // of which the first says what still runs
+	}
 	return able.Mechanism, able.Gaps
 })
 

@@ -91,6 +91,7 @@ func writeTask(w io.Writer, t *owner.Task) {
 	}
 	if r := t.Run; r != nil && r.Result != nil {
 		fmt.Fprintf(w, "  ended      %s after %d ms, cleanup confirmed: %v\n", r.Result.Ending, r.Result.ElapsedMS, r.Clear())
+		writeReached(w, r.Result.Reached())
 		if r.Result.Reply != "" {
 			fmt.Fprintf(w, "  reply      %s\n", r.Result.Reply)
 		}

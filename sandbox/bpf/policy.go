@@ -8,6 +8,9 @@ const (
 	Sockets Grant = 1 << iota
 	// MemoryFiles: a memory cgroup counts files in memory.
 	MemoryFiles
+	// Shared: the turn has no namespaces, so it is the host's user among the
+	// host's processes and files. This grants nothing and refuses more.
+	Shared
 )
 
 // Row refuses one system call. The first row that fits a call decides; a call
@@ -46,6 +49,8 @@ func notIn(arg int, values ...uint32) Condition {
 
 // Numbers in arguments.
 const (
+	flagsSet, attributesSet, verityEnable = 0x40086602, 0x401c5820, 0x40806685 // FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR, FS_IOC_ENABLE_VERITY
+
 	familyUnix, familyInet, familyInet6, familyNetlink = 1, 2, 10, 16
 
 	socketKind                                    = 0xf // of a socket's type, besides its flags
@@ -77,6 +82,9 @@ const (
 	whyNodes   = "moves memory of others between nodes; large in the kernel and of little use"
 	whyOld     = "of no use to a program; large in the kernel or gone from it"
 	whyFamily  = "only the internet families are granted with a network, and none without"
+	whyMark    = "marks files that can be seen and not written; no other layer refuses it"
+	whyAmong   = "reaches into a process of the same user"
+	whyIPC     = "shared memory and queues are the machine's"
 	whyKind    = "raw and exotic sockets leave every rule on ports and hosts"
 )
 
@@ -183,4 +191,51 @@ var policy = []Row{
 
 	{Name: "memfd_create", AMD64: 319, ARM64: 279, Verdict: ENOSYS, Reason: "memory that no process maps escapes a sampler of processes", Without: MemoryFiles},
 	{Name: "memfd_secret", AMD64: 447, ARM64: 447, Verdict: ENOSYS, Reason: "memory that nobody can look at or count"},
+
+	{Name: "chmod", AMD64: 90, ARM64: none, Verdict: EPERM, Reason: whyMark, With: Shared},
+	{Name: "fchmod", AMD64: 91, ARM64: 52, Verdict: EPERM, Reason: whyMark, With: Shared},
+	{Name: "fchmodat", AMD64: 268, ARM64: 53, Verdict: EPERM, Reason: whyMark, With: Shared},
+	{Name: "fchmodat2", AMD64: 452, ARM64: 452, Verdict: EPERM, Reason: whyMark, With: Shared},
+	{Name: "chown", AMD64: 92, ARM64: none, Verdict: EPERM, Reason: whyMark, With: Shared},
+	{Name: "fchown", AMD64: 93, ARM64: 55, Verdict: EPERM, Reason: whyMark, With: Shared},
+	{Name: "lchown", AMD64: 94, ARM64: none, Verdict: EPERM, Reason: whyMark, With: Shared},
+	{Name: "fchownat", AMD64: 260, ARM64: 54, Verdict: EPERM, Reason: whyMark, With: Shared},
+	{Name: "utime", AMD64: 132, ARM64: none, Verdict: EPERM, Reason: whyMark, With: Shared},
+	{Name: "utimes", AMD64: 235, ARM64: none, Verdict: EPERM, Reason: whyMark, With: Shared},
+	{Name: "futimesat", AMD64: 261, ARM64: none, Verdict: EPERM, Reason: whyMark, With: Shared},
+	{Name: "utimensat", AMD64: 280, ARM64: 88, Verdict: EPERM, Reason: whyMark, With: Shared},
+	{Name: "setxattr", AMD64: 188, ARM64: 5, Verdict: EPERM, Reason: whyMark, With: Shared},
+	{Name: "lsetxattr", AMD64: 189, ARM64: 6, Verdict: EPERM, Reason: whyMark, With: Shared},
+	{Name: "fsetxattr", AMD64: 190, ARM64: 7, Verdict: EPERM, Reason: whyMark, With: Shared},
+	{Name: "setxattrat", AMD64: 463, ARM64: 463, Verdict: EPERM, Reason: whyMark, With: Shared},
+	{Name: "removexattr", AMD64: 197, ARM64: 14, Verdict: EPERM, Reason: whyMark, With: Shared},
+	{Name: "lremovexattr", AMD64: 198, ARM64: 15, Verdict: EPERM, Reason: whyMark, With: Shared},
+	{Name: "fremovexattr", AMD64: 199, ARM64: 16, Verdict: EPERM, Reason: whyMark, With: Shared},
+	{Name: "removexattrat", AMD64: 466, ARM64: 466, Verdict: EPERM, Reason: whyMark, With: Shared},
+	{Name: "file_setattr", AMD64: 469, ARM64: 469, Verdict: EPERM, Reason: whyMark, With: Shared},
+	{Name: "ioctl", AMD64: 16, ARM64: 29, Verdict: EPERM, Reason: whyMark, With: Shared, When: []Condition{in(1, flagsSet, attributesSet, verityEnable)}},
+	{Name: "prlimit64", AMD64: 302, ARM64: 261, Verdict: EPERM, Reason: whyAmong, With: Shared, When: []Condition{notIn(0, 0)}},
+	{Name: "sched_setaffinity", AMD64: 203, ARM64: 122, Verdict: EPERM, Reason: whyAmong, With: Shared, When: []Condition{notIn(0, 0)}},
+	{Name: "sched_setscheduler", AMD64: 144, ARM64: 119, Verdict: EPERM, Reason: whyAmong, With: Shared, When: []Condition{notIn(0, 0)}},
+	{Name: "sched_setparam", AMD64: 142, ARM64: 118, Verdict: EPERM, Reason: whyAmong, With: Shared, When: []Condition{notIn(0, 0)}},
+	{Name: "sched_setattr", AMD64: 314, ARM64: 274, Verdict: EPERM, Reason: whyAmong, With: Shared, When: []Condition{notIn(0, 0)}},
+	{Name: "setpriority", AMD64: 141, ARM64: 140, Verdict: EPERM, Reason: whyAmong, With: Shared, When: []Condition{notIn(1, 0)}},
+	{Name: "setpriority", AMD64: 141, ARM64: 140, Verdict: EPERM, Reason: whyAmong, With: Shared, When: []Condition{notIn(0, 0)}},
+	{Name: "ioprio_set", AMD64: 251, ARM64: 30, Verdict: EPERM, Reason: whyAmong, With: Shared, When: []Condition{notIn(1, 0)}},
+	{Name: "ioprio_set", AMD64: 251, ARM64: 30, Verdict: EPERM, Reason: whyAmong, With: Shared, When: []Condition{notIn(0, 1)}},
+	{Name: "process_madvise", AMD64: 440, ARM64: 440, Verdict: EPERM, Reason: whyAmong, With: Shared},
+	{Name: "process_mrelease", AMD64: 448, ARM64: 448, Verdict: EPERM, Reason: whyAmong, With: Shared},
+	{Name: "shmget", AMD64: 29, ARM64: 194, Verdict: EPERM, Reason: whyIPC, With: Shared},
+	{Name: "shmat", AMD64: 30, ARM64: 196, Verdict: EPERM, Reason: whyIPC, With: Shared},
+	{Name: "shmctl", AMD64: 31, ARM64: 195, Verdict: EPERM, Reason: whyIPC, With: Shared},
+	{Name: "semget", AMD64: 64, ARM64: 190, Verdict: EPERM, Reason: whyIPC, With: Shared},
+	{Name: "semop", AMD64: 65, ARM64: 193, Verdict: EPERM, Reason: whyIPC, With: Shared},
+	{Name: "semtimedop", AMD64: 220, ARM64: 192, Verdict: EPERM, Reason: whyIPC, With: Shared},
+	{Name: "semctl", AMD64: 66, ARM64: 191, Verdict: EPERM, Reason: whyIPC, With: Shared},
+	{Name: "msgget", AMD64: 68, ARM64: 186, Verdict: EPERM, Reason: whyIPC, With: Shared},
+	{Name: "msgsnd", AMD64: 69, ARM64: 189, Verdict: EPERM, Reason: whyIPC, With: Shared},
+	{Name: "msgrcv", AMD64: 70, ARM64: 188, Verdict: EPERM, Reason: whyIPC, With: Shared},
+	{Name: "msgctl", AMD64: 71, ARM64: 187, Verdict: EPERM, Reason: whyIPC, With: Shared},
+	{Name: "mq_open", AMD64: 240, ARM64: 180, Verdict: EPERM, Reason: whyIPC, With: Shared},
+	{Name: "mq_unlink", AMD64: 241, ARM64: 181, Verdict: EPERM, Reason: whyIPC, With: Shared},
 }

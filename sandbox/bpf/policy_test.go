@@ -19,7 +19,7 @@ import (
 
 var (
 	arches = map[string]bpf.Arch{"amd64": bpf.AMD64, "arm64": bpf.ARM64}
-	grants = []bpf.Grant{0, bpf.Sockets, bpf.MemoryFiles, bpf.Sockets | bpf.MemoryFiles}
+	grants = []bpf.Grant{0, bpf.Sockets, bpf.MemoryFiles, bpf.Sockets | bpf.MemoryFiles, bpf.Shared, bpf.Shared | bpf.Sockets}
 )
 
 // high is what a program may put into the half of a register that the kernel
@@ -169,6 +169,16 @@ func TestCalls(t *testing.T) {
 		"memory file":             {319, 279, [6]uint64{}, bpf.Sockets, bpf.ENOSYS},
 		"memory file, counted":    {319, 279, [6]uint64{}, bpf.MemoryFiles, bpf.Allow},
 		"secret memory, counted":  {447, 447, [6]uint64{}, bpf.MemoryFiles, bpf.ENOSYS},
+		"mode":                    {90, 53, [6]uint64{}, bpf.Sockets, bpf.Allow},
+		"mode, among others":      {90, 53, [6]uint64{}, bpf.Shared, bpf.EPERM},
+		"own limits":              {302, 261, [6]uint64{0, 7}, bpf.Shared, bpf.Allow},
+		"limits of another":       {302, 261, [6]uint64{4711, 7}, bpf.Shared, bpf.EPERM},
+		"own niceness":            {141, 140, [6]uint64{0, 0, 5}, bpf.Shared, bpf.Allow},
+		"niceness of a user":      {141, 140, [6]uint64{2, 0, 19}, bpf.Shared, bpf.EPERM},
+		"own input priority":      {251, 30, [6]uint64{1, 0, 5}, bpf.Shared, bpf.Allow},
+		"that of a group":         {251, 30, [6]uint64{2, 0, 5}, bpf.Shared, bpf.EPERM},
+		"segment":                 {29, 194, [6]uint64{}, bpf.Shared, bpf.EPERM},
+		"file flags":              {16, 29, [6]uint64{3, 0x40086602}, bpf.Shared, bpf.EPERM},
 		"unknown flags of clone3": {435, 435, [6]uint64{}, ^bpf.Grant(0), bpf.ENOSYS},
 	} {
 		for name2, arch := range arches {

@@ -54,7 +54,7 @@ func TestAssembler(t *testing.T) {
 func TestDigest(t *testing.T) {
 	seen := map[string]bool{}
 	for _, arch := range []Arch{AMD64, ARM64} {
-		for _, granted := range []Grant{0, Sockets, MemoryFiles, Sockets | MemoryFiles} {
+		for _, granted := range []Grant{0, Sockets, MemoryFiles, Sockets | MemoryFiles, Shared, Shared | Sockets} {
 			p, err := Compile(arch, granted)
 			if err != nil {
 				t.Fatal(err)

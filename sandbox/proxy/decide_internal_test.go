@@ -131,6 +131,19 @@ func TestThreatS23Requests(t *testing.T) {
 	}
 }
 
+func TestPlainTarget(t *testing.T) {
+	for url, want := range map[string]string{
+		"http://Example.org/a": "example.org:80", "http://example.org": "example.org:80", "http://example.org:8080/": "example.org:8080",
+		"http://10.0.0.1/": "10.0.0.1:80", "http://[fd12::1]/": "[fd12::1]:80", "/": "", "https://example.org/": "", "http://a@b/": "",
+		"http://127.1/": "", "http:///": "",
+	} {
+		e := plainTarget(url)
+		if got := e.String(); e.Port != 0 && got != want || e.Port == 0 && want != "" {
+			t.Errorf("%s is for %q, want %q", url, got, want)
+		}
+	}
+}
+
 func TestReadHead(t *testing.T) {
 	whole := head("CONNECT a:1 HTTP/1.1", "A: b")
 	for _, r := range []struct {

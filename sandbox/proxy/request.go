@@ -50,6 +50,7 @@ func readHead(r *bufio.Reader) ([]byte, error) {
 // is exactly a CONNECT: one target, HTTP/1.0 or 1.1, no body, and a Host header
 // that says nothing else. Anything that two readers could read differently
 // is Malformed. Other headers are for the proxy alone and say nothing to it.
+// With PlainRequest the endpoint is what was meant, or zero.
 func parseHead(head []byte) (Endpoint, Verdict) {
 	body, ok := bytes.CutSuffix(head, []byte("\r\n\r\n"))
 	if !ok {
@@ -67,7 +68,7 @@ func parseHead(head []byte) (Endpoint, Verdict) {
 		return Endpoint{}, Malformed
 	}
 	if method != "CONNECT" {
-		return Endpoint{}, PlainRequest
+		return plainTarget(target), PlainRequest
 	}
 	e, verdict := parseTarget(target)
 	if verdict == Malformed {
@@ -77,6 +78,24 @@ func parseHead(head []byte) (Endpoint, Verdict) {
 		return Endpoint{}, Malformed
 	}
 	return e, verdict
+}
+
+// plainTarget is the host of a plain request as clients send it to a proxy, for
+// the record; the zero Endpoint where it is written in any other way.
+func plainTarget(url string) Endpoint {
+	rest, ok := strings.CutPrefix(url, "http://")
+	if !ok {
+		return Endpoint{}
+	}
+	host, _, _ := strings.Cut(rest, "/")
+	e, verdict := parseTarget(host)
+	if verdict == Malformed {
+		e, verdict = parseTarget(host + ":80")
+	}
+	if verdict != 0 {
+		return Endpoint{}
+	}
+	return e
 }
 
 // plainHeaders accepts headers that leave no doubt about what is asked.

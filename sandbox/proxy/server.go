@@ -185,13 +185,14 @@ func (s *Server) serve(c net.Conn) {
 		verdict = s.rules.Target(target)
 	case LiteralAddress:
 		name = asked(head)
+	case PlainRequest:
+		if target.Port != 0 {
+			name = target.String()
+		}
 	}
 	var far net.Conn
 	if verdict == Allowed {
 		far, verdict = s.connect(target)
-	}
-	if s.ctx.Err() != nil && verdict != Allowed {
-		return // the turn ended meanwhile
 	}
 	key := s.tally.attempt(name, verdict)
 	if verdict != Allowed {

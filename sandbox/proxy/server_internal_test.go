@@ -360,6 +360,34 @@ func TestCloseEndsEverything(t *testing.T) {
 	}
 }
 
+// TestSystem: the machine's own parts, as far as a machine without a network has them.
+func TestSystem(t *testing.T) {
+	out := System()
+	own, err := out.Own()
+	if err != nil || !slices.Contains(own, netip.MustParseAddr("127.0.0.1")) {
+		t.Errorf("own addresses %v, %v", own, err)
+	}
+	w := newWorld(t)
+	c, err := out.Dial(t.Context(), netip.MustParseAddrPort(w.backend.Addr().String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if found, err := out.Resolve(ctx, "example.invalid"); err == nil {
+		t.Errorf("found %v", found)
+	}
+	// Most machines know this name without asking anybody; where one does not, the answer is an error.
+	if found, err := out.Resolve(t.Context(), "localhost"); err == nil {
+		for _, a := range found {
+			if classify(a) != never {
+				t.Errorf("localhost is %v", a)
+			}
+		}
+	}
+}
+
 // pipes is a listener of net.Pipe connections, for virtual time.
 type pipes struct {
 	next chan net.Conn
@@ -432,6 +460,20 @@ func TestTimes(t *testing.T) {
 				t.Errorf("%q after %s", answer, took)
 			}
 			s.Close()
+		})
+	})
+	t.Run("an end while a name is resolved is on record", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s, l, _ := idleWorld(func(ctx context.Context, _ string) ([]netip.Addr, error) {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			})
+			c := l.dial()
+			io.WriteString(c, head("CONNECT example.org:443 HTTP/1.1"))
+			synctest.Wait()
+			if rec := s.Close(); len(rec.Rows) != 1 || rec.Rows[0].Verdict != Unresolved {
+				t.Errorf("%+v", rec)
+			}
 		})
 	})
 	t.Run("a tunnel of which one way moves stays, and one at rest ends", func(t *testing.T) {
