@@ -36,9 +36,11 @@
 // layer where the kernel has them in a usable form, from 5.19, and their absence
 // is a gap. Programs cannot have Unix sockets except as connected pairs, nor
 // netlink without a network, trace each other, make namespaces, or make files in
-// memory. Private memory is added up every 20 ms, so a group can be beyond its bound
-// for a moment; the size of the workspace is not bounded. Hard links that were
-// in the workspace before the turn lead out of it. An ordinary user cannot drop
+// memory. Memory, of processes, files in memory and IPC, is added up every 20 ms
+// and the workspace measured about once a second, so a turn can be beyond its
+// bounds for a moment; what the kernel keeps for pipes and sockets is not
+// counted, and no cgroups are used. What leads out of the workspace before the
+// start is refused; what others put there later is not seen. An ordinary user cannot drop
 // supplementary groups. Report.Gaps repeats what holds for a turn.
 package sandbox
 
@@ -203,7 +205,7 @@ type Report struct {
 	Gaps    []string          `json:"gaps"`    // what is not enforced, in plain words
 
 	Memory      string `json:"memory"`      // what holds MemoryBytes: "data-limit+sampler" | "data-limit"; "" where there is none
-	Descendants string `json:"descendants"` // what accounts for every process: "pidns" | "subreaper" | "subreaper"
+	Descendants string `json:"descendants"` // what accounts for every process: "pidns" | "subreaper"
 }
 
 // Capability says what this machine can enforce, found by trying.
