@@ -2,9 +2,7 @@ package sandbox
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -81,14 +79,4 @@ func readPlan(r rawFile) (plan, error) {
 		return p, fmt.Errorf("read plan: frame %q", kind)
 	}
 	return p, json.Unmarshal(b, &p)
-}
-
-// failureOf keeps the class of an error across a pipe.
-func failureOf(err error) failure {
-	text := strings.TrimPrefix(err.Error(), ErrNotEnforceable.Error()+": ")
-	text = strings.TrimPrefix(text, ErrSpec.Error()+": ")
-	if len(text) > 4096 {
-		text = text[:4096]
-	}
-	return failure{Spec: errors.Is(err, ErrSpec), Enforce: errors.Is(err, ErrNotEnforceable), Text: text}
 }

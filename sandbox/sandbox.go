@@ -10,10 +10,11 @@
 // executes itself once: the caller is the supervisor; init is the first process
 // of new user, mount, PID, network, IPC, UTS and cgroup namespaces, builds a
 // view from nothing and reaps. The leaf is a fork of a thread of init that gave
-// up every right; it waits for Release and becomes the program. So Reexec must be the first statement
-// of main, and package-level initialisation must be cheap. Nothing here is
-// durable: the caller stores the Identity before Release and asks Gone after a
-// crash. When the supervisor dies, however it dies, the group dies with it.
+// up every right; it waits for Release and becomes the program. So Reexec must
+// be the first statement of main, and package-level initialisation must be
+// cheap, here and in what this package imports. Nothing here is durable: the
+// caller stores the Identity before Release and asks Gone after a crash. When
+// the supervisor dies, however it dies, the group dies with it.
 //
 // The view holds the system directories, a few files of /etc, and what the
 // Spec names, each at its real path; /tmp, HOME (/run/home) and /dev/shm are
@@ -30,6 +31,8 @@
 //
 // Linux 5.12 or later, with user namespaces; as root the filesystems of all
 // binds must support idmapped mounts (ext4, xfs, btrfs, tmpfs from 6.3).
+// On macOS the same is tried with a profile of sandbox-exec and a scan for what
+// is left, by code that was never run on a Mac: nothing about it is verified.
 // Elsewhere, and where the outer /proc is masked as in many containers, Start
 // returns ErrNotEnforceable; nothing ever runs with less. The system call filter
 // (package bpf) is always there, for amd64 and arm64; Landlock rules are a second
@@ -132,7 +135,7 @@ type Identity struct {
 	PID       int    `json:"pid"`        // init of the PID namespace, as the host sees it
 	StartTime uint64 `json:"start_time"` // field 22 of /proc/PID/stat, clock ticks since boot
 	BootID    string `json:"boot_id"`
-	PIDNS     uint64 `json:"pid_ns"`           // inode of the PID namespace, 0 where there is none
+	PIDNS     uint64 `json:"pid_ns"`           // inode of the PID namespace, 0 where there is none; on macOS the mark of the turn's environment
 	Shared    bool   `json:"shared,omitempty"` // a degraded turn: it had no PID namespace
 }
 
@@ -178,7 +181,7 @@ type Result struct {
 // Report is the confinement achieved, read back from the live process.
 // Its JSON form goes into the evidence as it stands.
 type Report struct {
-	Mechanism  string            `json:"mechanism"` // "linux-userns" | "linux-landlock"
+	Mechanism  string            `json:"mechanism"` // "linux-userns" | "darwin-seatbelt" | "linux-landlock"
 	Kernel     string            `json:"kernel"`
 	Namespaces map[string]uint64 `json:"namespaces"` // name -> inode, only those that differ from the host's
 	UIDMap     string            `json:"uid_map"`
@@ -200,12 +203,12 @@ type Report struct {
 
 	Mounts  string            `json:"mounts"` // sha256 of mountinfo
 	Rlimits map[string]uint64 `json:"rlimits"`
-	Network string            `json:"network"` // "netns-no-lo" | "netns-lo-proxy" | "host" | "seccomp-sockets"
+	Network string            `json:"network"` // "netns-no-lo" | "netns-lo-proxy" | "host" | "seatbelt-deny" | "seccomp-sockets"
 	Files   []string          `json:"files"`   // descriptors open in the leaf at exec
 	Gaps    []string          `json:"gaps"`    // what is not enforced, in plain words
 
 	Memory      string `json:"memory"`      // what holds MemoryBytes: "data-limit+sampler" | "data-limit"; "" where there is none
-	Descendants string `json:"descendants"` // what accounts for every process: "pidns" | "subreaper"
+	Descendants string `json:"descendants"` // what accounts for every process: "pidns" | "pgrp-scan" | "subreaper"
 }
 
 // Capability says what this machine can enforce, found by trying.

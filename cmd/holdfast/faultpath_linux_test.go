@@ -148,6 +148,7 @@ func (f *faultPath) queueLife() nip.TaskID {
 	f.edit("phone", id, nip.QueueEdit{Action: "edit", Command: two, Text: "two, edited"},
 		nip.QueueEdit{Action: "reorder", Commands: []nip.CommandID{three, two, one}}, nip.QueueEdit{Action: "remove", Command: one})
 	f.say("phone", id, nip.Steer, "rather this")
+	f.stopping(id)
 	f.finish(id, owner.Result{Ending: owner.EndingStopped, StopRequested: true})
 	for _, prompt := range []string{"rather this", "three", "two, edited"} {
 		f.begin(id, prompt)
@@ -165,6 +166,7 @@ func (f *faultPath) turnLife() nip.TaskID {
 	f.say("phone", id, nip.Queue, "two")
 	f.say("phone", id, nip.Send, "too early")
 	f.say("phone", id, nip.Interrupt, "stop the first")
+	f.stopping(id)
 	f.finish(id, owner.Result{Ending: owner.EndingStopped, StopRequested: true})
 	f.until("one", id, func(t owner.Task) bool { return t.EffectivePrompt() == "one" })
 	f.say("phone", id, nip.Interrupt, "not one")

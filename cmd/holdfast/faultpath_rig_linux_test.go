@@ -287,6 +287,14 @@ func (f *faultPath) until(what string, id nip.TaskID, ok func(t owner.Task) bool
 	})
 }
 
+// stopping waits until the task's turn was asked to stop. A failure can put that
+// off beyond the receipt, and a turn that ends by itself meanwhile was not
+// stopped by anybody.
+func (f *faultPath) stopping(id nip.TaskID) {
+	f.t.Helper()
+	f.until("the stop", id, func(t owner.Task) bool { return t.Status == owner.CancelRequested })
+}
+
 func (f *faultPath) comes(ctx context.Context, id nip.TaskID, ok func(t owner.Task) bool) (owner.Task, error) {
 	poll := time.NewTicker(2 * time.Millisecond)
 	defer poll.Stop()

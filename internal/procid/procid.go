@@ -11,8 +11,9 @@
 // namespace is asked for that.
 //
 // IDs can be stored: they stay true across restarts of the program and, by the
-// boot ID, across restarts of the machine. Only Linux is served; elsewhere Of
-// and Self return ErrUnsupported, and Alive fails instead of guessing.
+// boot ID, across restarts of the machine. Linux is served, and macOS by code that
+// never ran on a Mac; elsewhere Of and Self return ErrUnsupported, and Alive
+// fails instead of guessing.
 package procid
 
 import (
@@ -25,12 +26,12 @@ import (
 // ID names one process of one boot.
 type ID struct {
 	PID       int    `json:"pid"`
-	StartTime uint64 `json:"start_time"` // clock ticks since boot, field 22 of /proc/PID/stat
+	StartTime uint64 `json:"start_time"` // clock ticks since boot, field 22 of /proc/PID/stat; microseconds of the wall clock on macOS
 	BootID    string `json:"boot_id"`
 }
 
 // ErrUnsupported is returned where the system offers no start times.
-var ErrUnsupported = errors.New("process identities need linux")
+var ErrUnsupported = errors.New("process identities need linux or macOS")
 
 // stat is the part of /proc/PID/stat that is used here.
 type stat struct {

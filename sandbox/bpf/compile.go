@@ -1,6 +1,9 @@
 package bpf
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Compile makes the program that enforces the policy on an architecture. It
 // fails only for an architecture that there is no policy for.
@@ -28,11 +31,31 @@ func Compile(arch Arch, granted Grant) (Program, error) {
 		a.ret(uint32(ENOSYS))
 		a.label("used")
 	}
-	for _, call := range calls(arch, granted) {
-		call.compile(a)
-	}
-	a.ret(uint32(Allow))
+	find(a, calls(arch, granted))
 	return a.finish()
+}
+
+// few is how many calls are compared with one after the other.
+const few = 3
+
+// find adds a search by halves for the number of a call, and a verdict at each
+// end of it. The kernel walks the whole program once for every number there is
+// when it takes the filter, to remember which are always allowed; in a list that
+// costs more than all the rest of the start of a filter.
+func find(a *assembler, ordered []call) {
+	if len(ordered) <= few {
+		for _, c := range ordered {
+			c.compile(a)
+		}
+		a.ret(uint32(Allow))
+		return
+	}
+	half := len(ordered) / 2
+	above := fmt.Sprint("above ", ordered[half-1].number)
+	a.compare(opGreater, ordered[half-1].number, above, "")
+	find(a, ordered[:half])
+	a.label(above)
+	find(a, ordered[half:])
 }
 
 // call is what the policy says about one number, in the policy's order.
@@ -41,7 +64,7 @@ type call struct {
 	rows   []Row
 }
 
-// calls groups the rows that stand by the number of their call.
+// calls groups the rows that stand by the number of their call, in order.
 func calls(arch Arch, granted Grant) []call {
 	var all []call
 	at := map[uint32]int{}
@@ -57,6 +80,7 @@ func calls(arch Arch, granted Grant) []call {
 		}
 		all[at[n]].rows = append(all[at[n]].rows, r)
 	}
+	slices.SortFunc(all, func(x, y call) int { return int(x.number) - int(y.number) })
 	return all
 }
 
