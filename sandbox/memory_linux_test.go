@@ -6,9 +6,9 @@ import (
 	"holdfast/sandbox"
 )
 
-// A group that takes too much memory ends for that reason, whether one process takes it or many, and whatever the
+// S27: a group that takes too much memory ends for that reason, whether one process takes it or many, and whatever the
 // program makes of signals. dd takes its whole block as private memory, and holds it while nobody reads.
-func TestMemoryLimitEndsTheTurn(t *testing.T) {
+func TestThreatS27(t *testing.T) {
 	for _, r := range []struct{ name, script string }{
 		{"one process", `trap '' TERM; dd if=/dev/zero bs=150M count=1 | sleep 60`},
 		{"many processes", `for i in 1 2 3 4 5 6; do ( dd if=/dev/zero bs=20M count=1 | sleep 60 ) & done; wait`},

@@ -43,6 +43,11 @@ var needed = []struct{ test, off string }{
 	{"TestThreatS50", "caps"},
 	{"TestThreatS58", "seccomp"},
 	{"TestThreatS23", "proxy"},
+	{"TestThreatS21S49S54S61", "scan"},
+	{"TestThreatS26Zombies", "rlimits"},
+	{"TestThreatS28", "memory,shared,seccomp"},
+	{"TestThreatS31", "disk"},
+	{"TestThreatS32", "rlimits,disk"},
 	{"TestSharedTurn", "seccomp"},
 }
 
