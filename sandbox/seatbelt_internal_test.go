@@ -13,10 +13,10 @@ var updateProfiles = flag.Bool("update-profiles", false, "write the profiles in 
 
 func exampleSeatbelt() seatbelt {
 	return seatbelt{
-		self: "/opt/homebrew/bin/holdfast", program: "/usr/local/bin/agent", workspace: "/Users/o/.holdfast/trees/t1", write: true,
-		temp: "/private/var/folders/ab/T/holdfast-turn-1", read: []string{"/Users/o/go/pkg/mod"},
-		hidden: []string{"/Users/o/src/app/.git"}, sealed: []string{"/Users/o/.holdfast/trees/t1/.git"},
-		protected: []string{"/Users/o/.holdfast", "/Users/o/.ssh"}, home: "/Users/o",
+		self: "/opt/homebrew/bin/holdfast", program: "/usr/local/bin/agent", workspace: "/Volumes/o/.holdfast/trees/t1", write: true,
+		temp: "/private/var/folders/ab/T/holdfast-turn-1", read: []string{"/Volumes/o/go/pkg/mod"},
+		hidden: []string{"/Volumes/o/src/app/.git"}, sealed: []string{"/Volumes/o/.holdfast/trees/t1/.git"},
+		protected: []string{"/Volumes/o/.holdfast", "/Volumes/o/.ssh"}, home: "/Volumes/o",
 	}
 }
 
@@ -26,7 +26,7 @@ func TestProfiles(t *testing.T) {
 		"write":    func(*seatbelt) {},
 		"readonly": func(s *seatbelt) { s.write, s.sealed, s.hidden = false, nil, nil },
 		"network":  func(s *seatbelt) { s.network = true },
-		"quoted":   func(s *seatbelt) { s.workspace = `/Users/o/a "b" \(allow default) é;` },
+		"quoted":   func(s *seatbelt) { s.workspace = `/Volumes/o/a "b" \(allow default) é;` },
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := exampleSeatbelt()
@@ -60,11 +60,11 @@ func TestProfileOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, row := range [][2]string{
-		{`(subpath "/Users/o/.holdfast")`, `(subpath "/Users/o/.holdfast/trees/t1")`},
-		{`(allow file-write*`, `(subpath "/Users/o/.holdfast/trees/t1/.git")`},
-		{`(allow process-exec*`, `(subpath "/Users/o/src/app/.git")`},
-		{`(allow file-read*`, `(subpath "/Users/o/Library/Keychains")`},
-		{`(allow file-read*`, `(subpath "/Users/o/.ssh")`},
+		{`(subpath "/Volumes/o/.holdfast")`, `(subpath "/Volumes/o/.holdfast/trees/t1")`},
+		{`(allow file-write*`, `(subpath "/Volumes/o/.holdfast/trees/t1/.git")`},
+		{`(allow process-exec*`, `(subpath "/Volumes/o/src/app/.git")`},
+		{`(allow file-read*`, `(subpath "/Volumes/o/Library/Keychains")`},
+		{`(allow file-read*`, `(subpath "/Volumes/o/.ssh")`},
 		{`(deny default)`, `(deny network*)`},
 	} {
 		first, second := strings.Index(text, row[0]), strings.LastIndex(text, row[1])
