@@ -7,11 +7,17 @@ import (
 	"testing"
 )
 
-// TestAcceptance: each test that docs/acceptance.md names is there.
+// TestAcceptance: each test that these documents name is there.
 func TestAcceptance(t *testing.T) {
-	named := regexp.MustCompile("`([a-z/]+): (Test[A-Za-z0-9]+)`").FindAllStringSubmatch(read(t, "docs/acceptance.md"), -1)
+	for _, doc := range []string{"docs/acceptance.md", "docs/threat-model.md"} {
+		t.Run(doc, func(t *testing.T) { namedTests(t, doc) })
+	}
+}
+
+func namedTests(t *testing.T, doc string) {
+	named := regexp.MustCompile("`([a-z/]+): (Test[A-Za-z0-9]+)`").FindAllStringSubmatch(read(t, doc), -1)
 	if len(named) < 20 {
-		t.Fatalf("docs/acceptance.md names %d tests", len(named))
+		t.Fatalf("%s names %d tests", doc, len(named))
 	}
 	have := map[string]string{} // package -> its tests
 	for _, n := range named {
