@@ -39,8 +39,9 @@ func capsFor(network Network) []uintptr {
 // turn is the supervisor's side of one init.
 type turn struct {
 	spec    Spec
-	scratch string // of a turn without namespaces, removed at its end; "" with them
-	filter  []byte // the system call filter that was asked for
+	scratch string  // of a turn without namespaces, removed at its end; "" with them
+	filter  []byte  // the system call filter that was asked for
+	group   *cgroup // nil where the machine gives none
 	proc    *os.Process
 	pipes   *pipes
 	egress  *egress
@@ -106,7 +107,10 @@ func launchFrom(spec Spec, pins *pinned, self bool, scratch string) (*Process, e
 	if t.egress, err = newEgress(spec); err != nil {
 		return nil, err
 	}
+	t.group = newCgroup(spec.MemoryBytes)
+	p.MemoryCgroup = t.group.bounds()
 	if t.pipes, err = newPipes(spec.Stdin, owner); err != nil {
+		t.group.end()
 		t.egress.end()
 		return nil, fmt.Errorf("start sandbox: %w", err)
 	}
@@ -117,11 +121,17 @@ func launchFrom(spec Spec, pins *pinned, self bool, scratch string) (*Process, e
 	}
 	t.egress.forked()
 	if err != nil {
+		t.group.end()
 		t.egress.end()
 		t.pipes.close()
 		return nil, err
 	}
 	go t.readFrames()
+	if err := t.group.add(t.proc.Pid); err != nil { // it waits for its plan
+		groupsUnusable.Store(true)
+		t.abandon()
+		return launchFrom(spec, pins, self, scratch)
+	}
 	go t.writePlan(p)
 	id, err := t.gate()
 	if err == nil {
@@ -293,6 +303,7 @@ func (t *turn) abandon() {
 		}
 	}()
 	t.pipes.close()
+	t.group.end()
 }
 
 // procDir is the /proc directory of a process.

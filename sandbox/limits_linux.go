@@ -8,19 +8,25 @@ func (t *turn) limit() {
 		r.Descendants = "subreaper"
 		if t.spec.MemoryBytes > 0 {
 			r.Memory = "data-limit"
+			if t.group.bounds() {
+				r.Memory = "memcg+data-limit"
+			}
 		}
 		return
 	}
 	r.Descendants = "pidns"
 	if t.spec.MemoryBytes > 0 {
 		r.Memory = "data-limit+sampler"
+		if t.group.bounds() {
+			r.Memory = "memcg+data-limit+sampler"
+		}
 	}
 	bounded := boundIPC(t.proc.Pid, t.spec.MemoryBytes)
-	r.Gaps = append(r.Gaps, limitGaps(t.spec, bounded)...)
+	r.Gaps = append(r.Gaps, limitGaps(t.spec, bounded, t.group.bounds())...)
 }
 
 // limitGaps says in plain words what the limits of a turn do not hold.
-func limitGaps(s Spec, ipc bool) (g []string) {
+func limitGaps(s Spec, ipc, group bool) (g []string) {
 	if len(s.Read) > 0 {
 		g = append(g, "what may be read besides the workspace is not looked through for sockets and pipes")
 	}
@@ -33,6 +39,9 @@ func limitGaps(s Spec, ipc bool) (g []string) {
 	}
 	if s.MemoryBytes == 0 {
 		return append(g, "memory is not bounded")
+	}
+	if group {
+		return append(g, "the memory cgroup stands a part above the limit: the sampler, which ends a turn there, looks every 20 ms")
 	}
 	g = append(g,
 		"memory is added up every 20 ms, at 20 times what a look takes: a turn can be over its limit for a moment before it is ended",

@@ -207,7 +207,7 @@ type Report struct {
 	Files   []string          `json:"files"`   // descriptors open in the leaf at exec
 	Gaps    []string          `json:"gaps"`    // what is not enforced, in plain words
 
-	Memory      string `json:"memory"`      // what holds MemoryBytes: "data-limit+sampler" | "data-limit"; "" where there is none
+	Memory      string `json:"memory"`      // what holds MemoryBytes: "data-limit+sampler" | "data-limit", with "memcg+" before it where a cgroup does too; "" where there is none
 	Descendants string `json:"descendants"` // what accounts for every process: "pidns" | "pgrp-scan" | "subreaper"
 }
 

@@ -170,14 +170,18 @@ func (s *supervision) finish(frames <-chan frame, reaped bool) {
 		r.Elapsed = over.Sub(s.released)
 	}
 	s.conclude(&r)
+	if s.turn.group.exceeded() && r.Ending != EndingStop && r.Ending != EndingTimeout && r.Ending != EndingOutput {
+		r.Ending, r.ExitCode, r.Signal = EndingMemory, nil, ""
+	}
+	empty := s.turn.group.end()
 	switch {
 	case s.turn.scratch != "":
 		// Init says its last word only when nothing that descends from it is left.
-		r.Cleanup.Confirmed = reaped && s.ended != nil
+		r.Cleanup.Confirmed = reaped && s.ended != nil && empty
 		os.RemoveAll(s.turn.scratch)
 	case reaped:
 		inUse, err := namespaceInUse(s.id)
-		r.Cleanup.Confirmed = err == nil && !inUse
+		r.Cleanup.Confirmed = err == nil && !inUse && empty
 	}
 	r.Cleanup.Took += time.Since(over)
 	s.result = r

@@ -1,0 +1,74 @@
+package sandbox
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+func TestGroupPlaces(t *testing.T) {
+	const v1 = "30 25 0:26 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n31 25 0:27 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids\n"
+	const v2 = "40 25 0:30 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n"
+	for name, row := range map[string]struct {
+		own, mounts string
+		want        []groupPlace
+	}{
+		"none":        {"", "", nil},
+		"not mounted": {"0::/a\n4:memory:/b\n", "", nil},
+		"version 2": {"0::/user.slice/app.service\n", v2, []groupPlace{
+			{dir: "/sys/fs/cgroup/user.slice/app.service", v2: true}, {dir: "/sys/fs/cgroup/user.slice", v2: true}}},
+		"at the root": {"0::/\n", v2, []groupPlace{{dir: "/sys/fs/cgroup", v2: true}}},
+		"version 1": {"8:pids:/\n4:memory:/x\n1:cpu:/\n", v1, []groupPlace{
+			{dir: "/sys/fs/cgroup/pids", controller: "pids"}, {dir: "/sys/fs/cgroup/memory/x", controller: "memory"}}},
+		"outside of what is mounted": {"0::/../other\n", v2, nil},
+		"a part is mounted":          {"0::/a\n", strings.Replace(v2, " / /sys", " /a /sys", 1), nil},
+		"nonsense":                   {"x\n::\n0:\n", "a b c\n - \n", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := groupPlaces([]byte(row.own), []byte(row.mounts)); !reflect.DeepEqual(got, row.want) {
+				t.Errorf("%+v", got)
+			}
+		})
+	}
+}
+
+// TestGroupFiles makes a group in folders that look like hierarchies. Version 2
+// with a memory controller is not at hand on every machine.
+func TestGroupFiles(t *testing.T) {
+	// The kernel makes a group's files with it; here nobody does, so a group
+	// without them must be given up and leave nothing.
+	dir := t.TempDir()
+	if g := groupIn([]groupPlace{{dir: dir, v2: true}, {dir: dir, controller: "memory"}}, 64<<20); g != nil {
+		t.Errorf("%+v", g)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
+		t.Errorf("%v stay: %v", entries, err)
+	}
+	for name, row := range map[string]struct {
+		v2         bool
+		file, text string
+		want       bool
+	}{
+		"version 2, killed": {true, "memory.events", "low 0\nhigh 0\nmax 9\noom 1\noom_kill 1\noom_group_kill 1\n", true},
+		"version 2, not":    {true, "memory.events", "max 9\noom 0\noom_kill 0\n", false},
+		"version 1, killed": {false, "memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n", true},
+		"version 1, not":    {false, "memory.oom_control", "oom_kill_disable 0\nunder_oom 1\noom_kill 0\n", false},
+		"cannot be read":    {true, "other", "oom_kill 1\n", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := &cgroup{memory: t.TempDir(), v2: row.v2}
+			if err := os.WriteFile(filepath.Join(g.memory, row.file), []byte(row.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if g.exceeded() != row.want {
+				t.Error(!row.want)
+			}
+		})
+	}
+	var none *cgroup
+	if none.exceeded() || none.bounds() || !none.end() || none.add(1) != nil {
+		t.Error("a turn without a group")
+	}
+}
