@@ -21,7 +21,7 @@ func honest(args []string) {
 	runtime.GOMAXPROCS(8)
 	var sum atomic.Int64
 	var all sync.WaitGroup
-	for range 200 {
+	for range 40 {
 		all.Go(func() {
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()

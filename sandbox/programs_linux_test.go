@@ -109,5 +109,5 @@ const say = (what) => new Promise((done) => what(done));
 // TestGoWorks runs a program of this test binary, under the Go runtime with
 // more threads than a leaf has.
 func TestGoWorks(t *testing.T) {
-	works(t, hostile(t, "honest"), "200 routines, timer, pipe, child: honest")
+	works(t, hostile(t, "honest"), "40 routines, timer, pipe, child: honest")
 }
