@@ -85,18 +85,26 @@ func TestReplyRests(t *testing.T) {
 		s := &replySender{jobs: map[replyLane]chan replyJob{}, resting: map[replyLane]int{}}
 		lane := replyLane{relay: "ws://127.0.0.1:7447/"}
 		ctx, stop := context.WithCancel(t.Context())
+		count := func() (queued, resting int) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return len(s.jobs[lane]), s.resting[lane]
+		}
 		j := replyJob{event: &nip.Event{ID: "x"}}
 		for _, want := range []time.Duration{1, 2, 4, 8, 8} {
 			began := time.Now()
 			s.rest(ctx, lane, j)
 			time.Sleep(want*time.Second - time.Millisecond)
 			synctest.Wait()
-			if len(s.jobs[lane]) != 0 {
+			if queued, _ := count(); queued != 0 {
 				t.Fatalf("offered again before %d s", want)
 			}
 			time.Sleep(time.Millisecond)
 			synctest.Wait()
-			j = <-s.jobs[lane]
+			s.mu.Lock()
+			jobs := s.jobs[lane]
+			s.mu.Unlock()
+			j = <-jobs
 			if took := time.Since(began); took != want*time.Second {
 				t.Fatalf("rested %s, want %d s", took, want)
 			}
@@ -104,14 +112,14 @@ func TestReplyRests(t *testing.T) {
 		for range replyBacklog + 9 {
 			s.rest(ctx, lane, j)
 		}
-		if n := s.resting[lane]; n != replyBacklog {
+		if _, n := count(); n != replyBacklog {
 			t.Errorf("%d rest", n)
 		}
 		stop()
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if n := len(s.jobs[lane]); n != 0 || s.resting[lane] != 0 {
-			t.Errorf("%d replies were queued after the host stopped", n)
+		if queued, resting := count(); queued != 0 || resting != 0 {
+			t.Errorf("after the host stopped %d replies are queued and %d rest", queued, resting)
 		}
 	})
 }
