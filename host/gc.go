@@ -28,7 +28,7 @@ type Collected struct {
 
 // GCRow is one thing that a gc looked at.
 type GCRow struct {
-	Kind  string       `json:"kind"` // worktree, blob, temporary
+	Kind  string       `json:"kind"` // worktree, blob, temporary, and index where it could not be made anew
 	Task  owner.TaskID `json:"task,omitempty"`
 	Path  string       `json:"path,omitempty"`
 	Bytes int64        `json:"bytes"`
@@ -53,7 +53,7 @@ func (g *Collected) kept(r GCRow) {
 }
 
 // verbGC removes what nothing needs: worktrees as the policy says, blobs that no log names, and what killed processes
-// left. Each part that cannot be done is named among what stays, and the others are done. Doing it twice is doing it
+// left; it makes the index of tasks anew. Each part that cannot be done is named among what stays, and the others are done. Doing it twice is doing it
 // once, so a stop in the middle needs no mending.
 func verbGC(ctx context.Context, c *Core, raw json.RawMessage, emit func(any) error) error {
 	var a GCArgs
@@ -82,7 +82,7 @@ func (c *Core) collect(ctx context.Context, g *Collected) error {
 		g.kept(GCRow{Kind: kind, Why: err.Error()})
 		return nil
 	}
-	err := c.letWorktreesGo(ctx, g.DryRun, func(w owner.Worked, err error) {
+	err := c.letWorktreesGo(ctx, g.DryRun, nil, func(w owner.Worked, err error) {
 		row := GCRow{Kind: "worktree", Task: w.Task, Path: w.Path, Bytes: w.Bytes, Why: w.Kept}
 		if err != nil {
 			row.Why = err.Error()
@@ -101,5 +101,25 @@ func (c *Core) collect(ctx context.Context, g *Collected) error {
 	if err := stop("blob", c.store.SweepBlobs(ctx, before, g.DryRun, swept)); err != nil {
 		return err
 	}
-	return stop("temporary", c.store.SweepTemporary(ctx, os.TempDir(), before, g.DryRun, swept))
+	if err := stop("temporary", c.store.SweepTemporary(ctx, os.TempDir(), before, g.DryRun, swept)); err != nil || g.DryRun {
+		return err
+	}
+	return stop("index", c.reindex(ctx))
+}
+
+// reindex makes the store's index of tasks anew: what check found wrong in it is right after a gc.
+func (c *Core) reindex(ctx context.Context) error {
+	if h := c.serving; h != nil {
+		return h.store.Reindex(ctx, h.readIn)
+	}
+	return c.store.Reindex(ctx, func(_ context.Context, id owner.TaskID) (*owner.Task, error) {
+		t, err := c.store.Get(id)
+		if err != nil && fatal(err) {
+			return nil, err
+		}
+		if err != nil {
+			return nil, nil // it stays live, and whoever reads it says why
+		}
+		return &t, nil
+	})
 }

@@ -3,6 +3,7 @@ package host
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -85,17 +86,34 @@ func TestGCRowsAreBounded(t *testing.T) {
 	}
 }
 
-// TestDiskFigure: each kind is what its folder takes, and the whole is bounded.
+// TestDiskFigure: each kind is what its folder takes, and the whole is bounded. A serving host shows its last count with
+// its age, and counts anew beside the status that found it old.
 func TestDiskFigure(t *testing.T) {
 	r := newRig(t)
 	before := r.c.disk(t.Context())
-	if before.Journal == 0 || before.Tasks == 0 || before.AtLeast {
+	if before.Journal == 0 || before.Tasks == 0 || before.AtLeast || before.AsOf != r.c.now() {
 		t.Fatalf("%+v", before)
 	}
 	if _, err := r.c.store.PutBlob(make([]byte, 1<<20)); err != nil {
 		t.Fatal(err)
 	}
-	if after := r.c.disk(t.Context()); after.Blobs < before.Blobs+1<<20 || after.Worktrees != before.Worktrees {
+	for i := range diskGlance + 10 {
+		r.write(filepath.Join("tasks", fmt.Sprint(".", i)), "")
+	}
+	r.clock.at.Add(7)
+	if same := r.c.disk(t.Context()); same != before {
+		t.Fatalf("%+v was counted anew at once: %+v", before, same)
+	}
+	glance := r.c.countDisk(t.Context(), diskGlance, diskGlanceTime)
+	if !glance.AtLeast || glance.Blobs < before.Blobs+1<<20 || glance.Worktrees != before.Worktrees {
+		t.Fatalf("%+v, then %+v", before, glance)
+	}
+	r.h.diskBook.mu.Lock()
+	r.h.diskBook.next = time.Time{}
+	r.h.diskBook.mu.Unlock()
+	r.c.disk(t.Context())
+	r.until("a count beside the status", func() bool { return r.c.disk(t.Context()) != before })
+	if after := r.c.disk(t.Context()); after.AtLeast || after.AsOf != before.AsOf+7 || after.Blobs != glance.Blobs {
 		t.Fatalf("%+v, then %+v", before, after)
 	}
 	n, whole := owner.Usage(t.Context(), r.home, 2)

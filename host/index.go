@@ -25,12 +25,20 @@ type taskRow struct {
 
 // rowOf reads a task into its row.
 func rowOf(t *owner.Task) taskRow {
-	phase, _, _ := t.Summary()
-	return taskRow{
-		ID: t.ID, Path: t.Intent.Workspace.Path, Title: cut(t.Intent.Title, 200), Revision: t.Revision,
-		Phase: phase, Attempt: attempt(t), Status: t.Status, Archived: t.Archived != nil,
-		CreatedAt: t.CreatedAt, UpdatedAt: t.UpdatedAt,
+	r := owner.RowOf(t)
+	return rowFrom(&r)
+}
+
+// rowFrom is the row of a task that need not be read.
+func rowFrom(r *owner.Row) taskRow {
+	row := taskRow{
+		ID: r.ID, Path: r.Path, Title: cut(r.Title, 200), Revision: r.Revision, Phase: r.Phase, Status: r.Status,
+		Archived: r.Archived, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
 	}
+	if r.Turn > 0 {
+		row.Attempt = &r.Turn
+	}
+	return row
 }
 
 // open reports whether something of the task can still run or start.
@@ -47,6 +55,7 @@ type taskIndex struct {
 	resting    map[owner.TaskID]bool // of those, the queued ones that nothing starts by itself
 	listings   map[string]*listing   // by the workspace's root
 	phases     map[string]int        // how many rows have each
+	stirred    map[owner.TaskID]bool // the tasks that were read, and were not put away since
 	unreadable map[owner.TaskID]bool
 
 	filling sync.Mutex // guards filled, and is held while the store is read for the first time
@@ -56,7 +65,7 @@ type taskIndex struct {
 func newTaskIndex() *taskIndex {
 	return &taskIndex{
 		rows: map[owner.TaskID]taskRow{}, opened: map[owner.TaskID]bool{}, resting: map[owner.TaskID]bool{}, listings: map[string]*listing{},
-		phases: map[string]int{}, unreadable: map[owner.TaskID]bool{},
+		phases: map[string]int{}, unreadable: map[owner.TaskID]bool{}, stirred: map[owner.TaskID]bool{},
 	}
 }
 
@@ -66,6 +75,7 @@ func (x *taskIndex) note(t *owner.Task) (news bool) {
 	r := rowOf(t)
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	x.stirred[r.ID] = true
 	old, known := x.rows[r.ID]
 	switch {
 	case known && old.Revision > r.Revision:
@@ -134,22 +144,47 @@ func (x *taskIndex) listOpen(keep func(owner.TaskID) bool) []owner.TaskID {
 	return ids
 }
 
-// taskRows reads every task into its row, and counts those that cannot be read:
-// for a verb while no host serves.
-func (c *Core) taskRows() (rows []taskRow, unreadable int, err error) {
-	ids, err := c.store.List()
-	if err != nil {
-		return nil, 0, err
-	}
-	for _, id := range ids {
-		t, err := c.store.Get(id)
-		if err != nil {
-			unreadable++
+// load takes the rows of tasks that need not be read, many at once. Of those that were read meanwhile the row stays.
+func (x *taskIndex) load(rows []owner.Row) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	touched := map[*listing]bool{}
+	for i := range rows {
+		r := rowFrom(&rows[i])
+		if _, known := x.rows[r.ID]; known {
 			continue
 		}
-		rows = append(rows, rowOf(&t))
+		x.rows[r.ID] = r
+		x.phases[r.Phase]++
+		if r.open() {
+			x.opened[r.ID] = true
+		}
+		if !r.Archived {
+			l := x.listing(r.Path)
+			l.order = append(l.order, listed{r.CreatedAt, r.ID})
+			l.count(&r, true)
+			touched[l] = true
+		}
 	}
-	return rows, unreadable, nil
+	for l := range touched {
+		sort.Slice(l.order, func(i, j int) bool { return l.order[i].before(l.order[j]) })
+	}
+}
+
+// settling lists at most so many tasks that were read and have ended, and forgets that they were.
+func (x *taskIndex) settling(most int) (ids []owner.TaskID) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for id := range x.stirred {
+		if x.opened[id] {
+			continue
+		}
+		delete(x.stirred, id)
+		if ids = append(ids, id); len(ids) == most {
+			break
+		}
+	}
+	return ids
 }
 
 // taskCounts is how many tasks are in each phase.
@@ -160,7 +195,8 @@ func (c *Core) taskCounts() (map[string]int, error) {
 		}
 		return h.index.counts(), nil
 	}
-	rows, unreadable, err := c.taskRows()
+	unreadable := 0
+	rows, err := c.store.Rows(func(owner.TaskID, error) error { unreadable++; return nil })
 	if err != nil {
 		return nil, err
 	}
@@ -179,11 +215,14 @@ func (c *Core) openTasks() ([]owner.TaskID, error) {
 	if h := c.serving; h != nil {
 		return h.index.open(), nil
 	}
-	rows, _, err := c.taskRows()
+	awake, err := c.store.Awake()
 	ids := []owner.TaskID{}
-	for _, r := range rows {
-		if r.open() {
-			ids = append(ids, r.ID)
+	for _, id := range awake {
+		// One that cannot be read stops nobody else.
+		if t, err := c.store.Get(id); err == nil {
+			if r := rowOf(&t); r.open() {
+				ids = append(ids, id)
+			}
 		}
 	}
 	sort.Slice(ids, func(i, j int) bool { return ids[i] < ids[j] })

@@ -173,35 +173,31 @@ func (x *taskIndex) cannotRead(id owner.TaskID) {
 	x.unreadable[id] = true
 }
 
-// readAll settles every run of which nothing is left and fills the index: the
-// one time that the host reads every task. Who asks meanwhile for what the index
-// answers waits for it.
+// readAll settles every run of which nothing is left and fills the index. It reads the tasks that are live, and takes
+// the others' rows as the store has them; of a store without an index that counts it reads every task, once, and makes
+// it. Who asks meanwhile for what the index answers waits for it.
 func (h *Host) readAll(ctx context.Context) error {
 	h.index.filling.Lock()
 	defer h.index.filling.Unlock()
-	ids, err := h.store.List()
+	x, whole, err := h.store.Index()
 	if err != nil {
 		return err
 	}
+	if !whole {
+		if err := h.store.Reindex(ctx, h.readIn); err != nil {
+			return err
+		}
+		h.index.filled = true
+		return nil
+	}
+	h.index.load(x.Rows)
 	g, group := errgroup.WithContext(ctx)
 	g.SetLimit(runtime.GOMAXPROCS(0))
-	for _, id := range ids {
+	for _, id := range x.Live {
 		if group.Err() != nil {
 			break
 		}
-		g.Go(func() error {
-			t, err := h.settled(group, id)
-			if err == nil {
-				h.index.note(&t)
-				return nil
-			}
-			if fatal(err) || group.Err() != nil {
-				return err
-			}
-			h.log.Error().Err(err).Str("task", string(id)).Msg("task cannot be read")
-			h.index.cannotRead(id)
-			return nil
-		})
+		g.Go(func() error { _, err := h.readIn(group, id); return err })
 	}
 	if err := g.Wait(); err != nil {
 		return err
@@ -213,6 +209,21 @@ func (h *Host) readAll(ctx context.Context) error {
 	return nil
 }
 
+// readIn settles and indexes one task; nil where it cannot be read.
+func (h *Host) readIn(ctx context.Context, id owner.TaskID) (*owner.Task, error) {
+	t, err := h.settled(ctx, id)
+	if err == nil {
+		h.index.note(&t)
+		return &t, nil
+	}
+	if fatal(err) || ctx.Err() != nil {
+		return nil, err
+	}
+	h.log.Error().Err(err).Str("task", string(id)).Msg("task cannot be read")
+	h.index.cannotRead(id)
+	return nil, nil
+}
+
 // fill is for whoever needs the index of a host that was not started.
 func (h *Host) fill() error {
 	h.index.filling.Lock()
@@ -220,9 +231,16 @@ func (h *Host) fill() error {
 	if h.index.filled {
 		return nil
 	}
-	ids, err := h.store.List()
+	x, whole, err := h.store.Index()
 	if err != nil {
 		return err
+	}
+	h.index.load(x.Rows)
+	ids := x.Live
+	if !whole {
+		if ids, err = h.store.List(); err != nil {
+			return err
+		}
 	}
 	for _, id := range ids {
 		if _, known := h.index.get(id); !known {
@@ -230,5 +248,24 @@ func (h *Host) fill() error {
 		}
 	}
 	h.index.filled = true
+	return nil
+}
+
+// putAwayMost is how many tasks one round puts away: none of it is urgent.
+const putAwayMost = 1024
+
+// putAway takes the tasks that have ended out of those that a start reads.
+func (h *Host) putAway(ctx context.Context) error {
+	ids := h.index.settling(putAwayMost)
+	if len(ids) == 0 {
+		return nil
+	}
+	if _, err := h.store.PutAway(ctx, ids); err != nil {
+		if fatal(err) || ctx.Err() != nil {
+			return err
+		}
+		// They stay live, which costs the next start a look at each.
+		h.log.Error().Err(err).Msg("tasks that have ended could not be put away")
+	}
 	return nil
 }

@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 
 	"holdfast/owner"
 )
@@ -28,6 +29,14 @@ func verbTaskCheck(ctx context.Context, c *Core, raw json.RawMessage, emit func(
 	}
 	if err := owner.Checkable(&t); err != nil {
 		return err
+	}
+	// The process decides; that it would refuse is said here, where somebody hears it.
+	holder, err := c.store.WorkspaceHolder(t.Run.Admission.Workspace, t.ID, false)
+	if err != nil {
+		return err
+	}
+	if holder != "" {
+		return &owner.Error{Code: "workspace_busy", Detail: fmt.Sprintf("task %s has the workspace, or a folder above or below it; check again when its turn has ended", holder)}
 	}
 	var l *owner.Launched
 	if err := c.do(ctx, act{Kind: "task.check", Task: a.Task, Revision: t.Revision}, byHand, nil, func() (end actEnd, err error) {

@@ -57,6 +57,8 @@ type Host struct {
 	// lies in its file before its row counts it, and must not be tidied away.
 	uploading sync.Mutex
 
+	diskBook diskBook
+
 	// mu guards inFlight and policyFault.
 	mu          sync.Mutex
 	inFlight    map[nip.RequestID]bool
@@ -248,29 +250,19 @@ func (h *Host) emit(e Event) { h.onEvent(e) }
 // watchTasks turns growth of task logs into publication, evaluation of held
 // messages and starts.
 func (h *Host) watchTasks(ctx context.Context) error {
-	const listAgain = 30 * time.Second
-	var listed time.Time
 	for id := range h.store.Watch(ctx) {
 		if id != "" {
 			h.taskChanged(id)
 			continue
 		}
-		// Where the kernel's notices do not reach this comes every second. Tasks
-		// are made by this process, so those that it does not know can wait.
-		ids := h.index.open()
-		if now := time.Now(); now.Sub(listed) >= listAgain {
-			listed = now
-			all, err := h.store.List()
-			if err != nil {
-				h.log.Error().Err(err).Msg("tasks cannot be listed")
-			} else {
-				ids = all
-			}
+		// Where the kernel's notices do not reach this comes every second. The logs of no others grow.
+		live, err := h.store.Live()
+		if err != nil {
+			h.log.Error().Err(err).Msg("tasks cannot be listed")
+			live = h.index.open()
 		}
-		for _, id := range ids {
-			if r, known := h.index.get(id); !known || r.open() {
-				h.taskChanged(id)
-			}
+		for _, id := range live {
+			h.taskChanged(id)
 		}
 	}
 	return nil
@@ -331,7 +323,7 @@ func (h *Host) Tidy(ctx context.Context) error {
 		}
 		return pruneGrants(tx, now)
 	})
-	for _, step := range []func(context.Context) error{h.pruneJournal, h.finishAdmitted, h.settleCallers, h.tidyUploads, h.pruner.run} {
+	for _, step := range []func(context.Context) error{h.pruneJournal, h.finishAdmitted, h.settleCallers, h.tidyUploads, h.pruner.run, h.putAway} {
 		if err == nil {
 			err = step(ctx)
 		}

@@ -48,7 +48,7 @@ func TestKeepWorktrees(t *testing.T) {
 	round := func(dry bool) (got owner.Worked) {
 		t.Helper()
 		n := 0
-		if err := r.c.letWorktreesGo(t.Context(), dry, func(w owner.Worked, err error) {
+		if err := r.c.letWorktreesGo(t.Context(), dry, nil, func(w owner.Worked, err error) {
 			n++
 			if got = w; err != nil {
 				t.Error(err)
@@ -85,7 +85,7 @@ func TestKeepWorktrees(t *testing.T) {
 		}
 	}
 	r.write("policy.json", "{")
-	if err := r.c.letWorktreesGo(t.Context(), false, func(owner.Worked, error) {}); err == nil {
+	if err := r.c.letWorktreesGo(t.Context(), false, nil, func(owner.Worked, error) {}); err == nil {
 		t.Error("a policy that cannot be read lets worktrees go")
 	}
 	if _, err := os.Stat(filepath.Join(task.Worktree.Path, "made")); err != nil {
@@ -100,5 +100,46 @@ func TestKeepWorktrees(t *testing.T) {
 	}
 	if got := r.task(id); got.WorktreeGone == 0 || got.Revision != task.Revision {
 		t.Fatalf("%+v", got)
+	}
+}
+
+// TestWorktreesDue: a round looks at those whose time is over, and at one that stays all the same once a day, or when
+// its task moved.
+func TestWorktreesDue(t *testing.T) {
+	r := newRig(t)
+	d := r.pair(nip.PairingRights())
+	waiting, ended := owner.TaskID(r.create(d, "one")), owner.TaskID(r.create(d, "two"))
+	if _, err := r.c.StopTask(t.Context(), ended, "enough"); err != nil {
+		t.Fatal(err)
+	}
+	r.h.taskChanged(waiting)
+	r.h.taskChanged(ended)
+	rounds := &worktreeRounds{h: r.h}
+	var now int64
+	look := func(id owner.TaskID) bool {
+		rounds.previous, rounds.stayed = rounds.stayed, map[owner.TaskID]stayed{}
+		due := rounds.due(id, now)
+		if due {
+			rounds.looked(owner.Worked{Task: id, Kept: "somebody worked in it"}, nil)
+		}
+		return due
+	}
+	if now = r.c.now() - 1; look(ended) || look(waiting) {
+		t.Fatal("looked at before its time")
+	}
+	if now = r.c.now() + 1; look(waiting) {
+		t.Fatal("looked at one that has not ended")
+	}
+	if !look("unknown") || !look(ended) || look(ended) || look(ended) {
+		t.Fatal("one that stays is looked at once")
+	}
+	r.append(ended, owner.Event{Archived: &owner.Archived{Reason: "done", By: "owner", At: r.c.now()}})
+	r.h.taskChanged(ended)
+	if !look(ended) || look(ended) {
+		t.Fatal("what moved is looked at again")
+	}
+	r.clock.at.Add(worktreesAgain)
+	if now = r.c.now(); !look(ended) {
+		t.Fatal("not looked at again after a day")
 	}
 }

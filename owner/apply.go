@@ -239,8 +239,8 @@ func (l *Locked) apply(ctx context.Context, c Command, request []byte) (Receipt,
 			return r, l.s.barrier(l.id)
 		}
 	}
-	if have.commands >= maxCommands || have.end > maxLog {
-		return Receipt{}, refuse("limit_exceeded", "the task has taken all the commands it can; make a new task")
+	if have.commands >= maxCommands || have.end > l.s.fullLog {
+		return Receipt{}, refuse("limit_exceeded", "the task has taken all the commands it can (%d, and %d MiB of log); make a new task", maxCommands, l.s.fullLog>>20)
 	}
 	at := max(l.s.now().Unix(), have.at)
 	_, receipt, err := receiptOf(have.task, have.sequence, c, request, at)
@@ -299,6 +299,9 @@ func (s *Store) Append(ctx context.Context, id TaskID, epoch Epoch, ev Event) (T
 
 // write adds one frame at the end of the log and replays it.
 func (l *Locked) write(end position, kind byte, payload []byte) error {
+	if err := l.stir(); err != nil {
+		return err
+	}
 	if l.f == nil {
 		if err := l.create(kind, payload); err != nil {
 			return fmt.Errorf("make the log of task %s: %w", l.id, err)

@@ -20,10 +20,10 @@ import (
 // Check verifies every durable file of the store, read-only, and calls report
 // for each with its absolute path: every log replayed from its header, with
 // all its commands reserved, its grants and retained changes kept and its transcripts as sealed;
-// every identity shard; the index of workspaces; every blob against its name. It may run beside
+// every identity shard; the indexes of workspaces and of tasks; every blob against its name. It may run beside
 // writers. ErrCorrupt when anything was reported as not ok.
 func (s *Store) Check(report func(path string, ok bool, detail string)) error {
-	c := &checker{s: s, report: report}
+	c := &checker{s: s, report: report, rows: map[string]Row{}, opened: map[string]bool{}}
 	c.file(s.tasks, markerName, func() error {
 		b, err := s.tasks.Read(markerName, 64<<10)
 		if err != nil {
@@ -57,6 +57,7 @@ func (s *Store) Check(report func(path string, ok bool, detail string)) error {
 		c.file(s.idents, name, func() error { return c.shard(byte(i), name) })
 	}
 	c.claims()
+	c.index()
 	if err := c.blobs(); err != nil {
 		return fmt.Errorf("check task store: %w", err)
 	}
@@ -73,6 +74,8 @@ type checker struct {
 	detail string          // of the file that is being checked, where it is sound
 	logged [256][]identity // the commands of all logs, by shard
 	hold   []TaskID        // whose turn holds a workspace
+	rows   map[string]Row  // what the logs make of the tasks, by folder
+	opened map[string]bool // of those, the tasks that have not ended
 }
 
 // file reports one file by what fn finds.
@@ -103,6 +106,7 @@ func (c *checker) task(dir string) {
 	if st == nil {
 		return
 	}
+	c.rows[dir], c.opened[dir] = RowOf(st.task), !st.task.Ended()
 	if _, holds := st.task.Holds(); holds {
 		c.hold = append(c.hold, st.id)
 	}

@@ -33,7 +33,10 @@ func (c *checker) claims() {
 			}
 			if err := b.ForEach(func(k, v []byte) error {
 				entries++
-				_, err := taskOf(k, v)
+				id, err := taskOf(k, v)
+				if err == nil && c.lost(id) {
+					err = corrupt("the turn of task %s had an entry, and its log is missing; put %s back from a copy of this home", id, c.s.TaskDir(id))
+				}
 				return err
 			}); err != nil {
 				return err

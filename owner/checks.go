@@ -10,7 +10,8 @@ import (
 	"holdfast/sandbox"
 )
 
-// runChecks owns one attempt at the checks of a finished turn in this process: owner.lock, `check_intent` durable, each
+// runChecks owns one attempt at the checks of a finished turn in this process: owner.lock, the workspace reserved from
+// all who would write to it (*Error workspace_busy names the task that does), `check_intent` durable, each
 // suite in a sandbox of its own that may read the candidate and nothing else of the user's, `checked` durable. A suite
 // has no effect that could happen twice, so it is not recorded before it runs: a checker that dies leaves `running`,
 // which Settle turns into unavailable, and its sandbox dies with it.
@@ -32,10 +33,14 @@ func runChecks(ctx context.Context, s *Store, id TaskID, p parts) (Task, error) 
 	}
 	keep := context.WithoutCancel(ctx)
 	e := &execution{parts: p, store: s, id: id, epoch: t.NextEpoch(), turn: t.Turn()}
-	t, err = e.append(ctx, Event{CheckIntent: &CheckIntent{Attempt: t.Run.Attempts + 1, Candidate: t.Run.Result.Candidate}})
+	c := claim{task: id, path: t.Run.Admission.Workspace}
+	// Nobody may write to the candidate while it is judged: its digest before and after would not see what was changed
+	// and changed back.
+	t, err = e.reserved(ctx, c, Event{CheckIntent: &CheckIntent{Attempt: t.Run.Attempts + 1, Candidate: t.Run.Result.Candidate}})
 	if err != nil {
 		return t, err
 	}
+	defer func() { _ = s.release(keep, c) }() // an entry that stays counts for nothing
 	e.fault("check-intent")
 	r := CheckReport{Attempt: t.Run.Attempts, Verdict: ChecksUnavailable}
 	r.Evidence, r.Reason = e.checkAll(ctx, keep, &t)

@@ -18,7 +18,8 @@ import (
 
 // workspaces/index.db says which turns may hold a workspace. The truth is each
 // task's log: a turn holds its workspace from `admitted` until its result proves
-// that nothing of it is left. The index is what makes the question cheap, and
+// that nothing of it is left, and checks hold it, as one who reads, from
+// `check_intent` until `checked`, for which the steps are the same. The index is what makes the question cheap, and
 // never says more than the logs: an entry whose log does not bear it out counts
 // for nothing and goes when it is met, so nothing but the order of the first two
 // steps matters:
@@ -78,6 +79,16 @@ func (t *Task) Holds() (path string, ok bool) {
 		return "", false
 	}
 	return t.Run.Admission.Workspace, true
+}
+
+// occupies is the workspace that the task's turn holds, or that its checks read. Checks share it with whoever only
+// reads.
+func (t *Task) occupies() (path string, checks, ok bool) {
+	if t.Checks == ChecksRunning && t.Run != nil {
+		return t.Run.Admission.Workspace, true, true
+	}
+	path, ok = t.Holds()
+	return path, false, ok
 }
 
 // pathKey is the prefix of everything at and below a canonical path.
@@ -228,7 +239,7 @@ func (s *Store) WorkspaceHolder(path string, but TaskID, alone bool) (holder Tas
 
 // fillClaims enters what the logs hold into an index that is new: the first of
 // a store that had none, or one in the place of one that was removed. It reads
-// every task, once. A task whose log is damaged is passed over, as everywhere.
+// every task that may not have ended, once. A task whose log is damaged is passed over, as everywhere.
 func (s *Store) fillClaims(ctx context.Context, tx *bbolt.Tx) error {
 	if tx.Bucket(bucketWhole) != nil {
 		return nil
@@ -238,7 +249,7 @@ func (s *Store) fillClaims(ctx context.Context, tx *bbolt.Tx) error {
 			return err
 		}
 	}
-	ids, err := s.List()
+	ids, err := s.Awake()
 	if err != nil {
 		return err
 	}
@@ -250,12 +261,12 @@ func (s *Store) fillClaims(ctx context.Context, tx *bbolt.Tx) error {
 		if err = errors.Join(err, ctx.Err()); err != nil {
 			return err
 		}
-		path, ok := t.Holds()
+		path, checks, ok := t.occupies()
 		if !ok {
 			continue
 		}
-		c := claim{task: id, path: path, alone: true}
-		if b, err := s.GetBlob(t.Run.Admission.GrantDigest, maxGrantBytes); err == nil {
+		c := claim{task: id, path: path, alone: !checks}
+		if b, err := s.GetBlob(t.Run.Admission.GrantDigest, maxGrantBytes); err == nil && !checks {
 			if g, err := ParseGrant(b); err == nil {
 				c.alone = claimsAlone(&g)
 			}
@@ -328,6 +339,6 @@ func (s *Store) bears(id TaskID, path []byte) (bool, error) {
 	case err != nil:
 		return false, err
 	}
-	at, ok := t.Holds()
+	at, _, ok := t.occupies()
 	return ok && bytes.Equal(pathKey(at), path), nil
 }

@@ -225,7 +225,7 @@ func (p paperReader) tasks() (map[string]*paperTask, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s := string(marker); s != `{"v":"holdfast.task-store.v2"}`+"\n" && s != `{"v":"holdfast.task-store.v1"}`+"\n" {
+	if s := string(marker); s != `{"v":"holdfast.task-store.v3"}`+"\n" && s != `{"v":"holdfast.task-store.v2"}`+"\n" && s != `{"v":"holdfast.task-store.v1"}`+"\n" {
 		return nil, fmt.Errorf("marker %q", marker)
 	}
 	dirs, err := os.ReadDir(filepath.Join(p.home, "tasks"))
@@ -264,6 +264,64 @@ func (p paperReader) tasks() (map[string]*paperTask, error) {
 		out[t.ID] = t
 	}
 	return out, nil
+}
+
+// rest reads the rows of the tasks that are at rest, by folder; nil where nothing of the index counts.
+func (p paperReader) rest() (map[string]*paperTask, error) {
+	live := map[string]bool{}
+	list, err := os.ReadDir(filepath.Join(p.home, "live"))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range list {
+		live[e.Name()] = true
+	}
+	b, err := os.ReadFile(filepath.Join(p.home, "live", "rows"))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	table := crc32.MakeTable(crc32.Castagnoli)
+	if len(b) < 48 || string(b[:8]) != "HFTASKRW" || binary.BigEndian.Uint32(b[8:]) != 1 || crc32.Checksum(b[:44], table) != binary.BigEndian.Uint32(b[44:]) {
+		return nil, errors.New("header of the rows")
+	}
+	rows := map[string]*paperTask{}
+	for b = b[48:]; len(b) > 4; {
+		n := int(binary.BigEndian.Uint16(b))
+		if binary.BigEndian.Uint16(b[2:]) != ^uint16(n) || len(b) < 8+n || crc32.Checksum(b[:4+n], table) != binary.BigEndian.Uint32(b[4+n:]) {
+			break
+		}
+		payload := b[4 : 4+n]
+		b = b[8+n:]
+		t := &paperTask{Revision: int64(binary.BigEndian.Uint64(payload)), Turn: int(payload[24])}
+		if payload[25] == 1 {
+			t.Archived = "archived"
+		}
+		var texts []string
+		for rest := payload[26:]; len(rest) > 0; {
+			n := int(binary.BigEndian.Uint16(rest))
+			texts = append(texts, string(rest[2:2+n]))
+			rest = rest[2+n:]
+		}
+		if len(texts) != 6 {
+			return nil, fmt.Errorf("a row of %d texts", len(texts))
+		}
+		t.ID, t.Status = texts[0], texts[1]
+		dir := t.ID
+		if len(dir) != 64 || strings.Trim(dir, "0123456789abcdef") != "" {
+			sum := sha256.Sum256([]byte(t.ID))
+			dir = hex.EncodeToString(sum[:])
+		}
+		if rows[dir] = t; live[dir] {
+			delete(rows, dir)
+		}
+	}
+	return rows, nil
 }
 
 // reserved looks a command up in its shard.
@@ -415,6 +473,15 @@ func TestReaderWrittenFromTheDocument(t *testing.T) {
 			}
 		}
 		compare(fmt.Sprint("history ", seed), s)
+		endedTask(t, s, "at-rest")
+		indexed(t, s)
+		if n, err := s.PutAway(t.Context(), []TaskID{"at-rest"}); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+		rows, err := paperReader{s.Home()}.rest()
+		if r := rows[dirName("at-rest")]; err != nil || r == nil || r.ID != "at-rest" || r.Status != "cancelled" || r.Revision != 2 || r.Turn != 0 || r.Archived != "" {
+			t.Fatalf("the reader says of a task at rest %+v, %v", r, err)
+		}
 		path := logPath(s, "b")
 		log := readFile(t, path)
 		for _, tail := range [][]byte{log[len(log)-20:][:7], make([]byte, 300)} {

@@ -13,6 +13,12 @@ import (
 // grant's stream_bytes and counted beyond.
 const maxOutput = 2 << 20
 
+// By how much a turn's workspace may grow; the grant does not say. What is left must fit into one snapshot.
+const (
+	maxGrowth      = 8 << 30
+	maxGrowthFiles = 200_000
+)
+
 // collect is the evidence hop of the data path: sandbox/start.go has a running program; what it says goes into the
 // transcript as it arrives, and how it ended becomes the turn's result, which host/publish.go takes from there.
 //
@@ -150,7 +156,8 @@ func (e *execution) openTranscript(ctx context.Context, a *admittedTurn) (*trans
 		"program_digest":  pinned.ProgramDigest, "prompt_digest": pinned.Prompt, "read_revision": pinned.ReadRevision,
 		"network": pinned.Network, "intent_digest": t.IntentDigest, "write_workspace": e.grant.Write, "git": e.grant.Git,
 		"read_paths": len(a.spec.Read), "environment": e.grant.Environment, "wall_seconds": e.grant.WallSeconds,
-		"stream_bytes": e.grant.StreamBytes, "memory_bytes": e.grant.MemoryBytes, "slot": a.spec.Slot,
+		"stream_bytes": e.grant.StreamBytes, "memory_bytes": e.grant.MemoryBytes,
+		"disk_bytes": a.spec.DiskBytes, "disk_files": a.spec.DiskFiles, "slot": a.spec.Slot,
 	}})
 	if w := t.Worktree; w != nil {
 		// Whoever reads the page must not take the workspace's files for what the turn saw.

@@ -49,6 +49,8 @@ func resultFrom(ev observed) Result {
 		r.Ending, r.StopRequested = EndingOutputLimit, true
 	case s.Ending == sandbox.EndingMemory:
 		r.Ending = EndingMemoryLimit
+	case s.Ending == sandbox.EndingDisk:
+		r.Ending = EndingDiskLimit
 	case s.Ending == sandbox.EndingStop:
 		r.Ending, r.StopRequested = EndingStopped, true
 	default:

@@ -47,10 +47,11 @@ type parts struct {
 	fs    atomicfile.FS
 	probe func() sandbox.Capability
 	fault func(point string) // called where tests kill owners; does nothing in the product
+	disk  int64              // by how many bytes a workspace may grow
 }
 
 func realParts() parts {
-	return parts{now: time.Now, wait: patience{sleep: sleepFor}, fs: atomicfile.OS, probe: sandbox.Probe, fault: func(string) {}}
+	return parts{now: time.Now, wait: patience{sleep: sleepFor}, fs: atomicfile.OS, probe: sandbox.Probe, fault: func(string) {}, disk: maxGrowth}
 }
 
 // execution is one owned turn. One goroutine has it.

@@ -156,6 +156,9 @@ func (e *execution) observe(ctx context.Context, t *Task, grantBytes []byte) (*a
 		Wall: time.Duration(g.WallSeconds) * time.Second, StreamBytes: int(g.StreamBytes), OutputLimit: maxOutput,
 		MemoryBytes: g.MemoryBytes, Slot: slot(e.id),
 	}
+	if g.Write {
+		spec.DiskBytes, spec.DiskFiles = e.disk, maxGrowthFiles
+	}
 	if g.Git == "read" && at.commonDir != "" {
 		spec.Git = sandbox.GitRead
 	}

@@ -7,13 +7,17 @@ import "context"
 // workspace_busy names the task that has it, and nothing was written: the task
 // stays queued, and another start may find the place free.
 func (e *execution) claimed(ctx context.Context, ad *Admission) (t Task, err error) {
-	c := e.claim(ad)
+	return e.reserved(ctx, e.claim(ad), Event{Admitted: ad})
+}
+
+// reserved makes an event durable that begins to hold a workspace.
+func (e *execution) reserved(ctx context.Context, c claim, ev Event) (t Task, err error) {
 	for {
 		var holder TaskID
 		err = e.wait.do(ctx, func() error {
 			holder, err = e.store.claim(ctx, c, ownerWait, func() (err error) {
 				e.fault("claimed")
-				t, err = e.store.Append(ctx, e.id, e.epoch, Event{Admitted: ad})
+				t, err = e.store.Append(ctx, e.id, e.epoch, ev)
 				return err
 			})
 			return err

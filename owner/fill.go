@@ -38,12 +38,20 @@ func (s *Store) Fill(ctx context.Context, f Filling) error {
 		return fmt.Errorf("fill a store: %w", err)
 	}
 	var shards [256]bytes.Buffer
+	var rows []Row
+	var live []string
 	for i := range f.Tasks {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := s.fillTask(FilledTask(i), f, f.Waiting || i >= f.Tasks-f.Holding, f.At+int64(i), &shards); err != nil {
+		t, err := s.fillTask(FilledTask(i), f, f.Waiting || i >= f.Tasks-f.Holding, f.At+int64(i), &shards)
+		if err != nil {
 			return fmt.Errorf("fill a store: %w", err)
+		}
+		if t.Ended() {
+			rows = append(rows, RowOf(t))
+		} else {
+			live = append(live, dirName(t.ID))
 		}
 	}
 	for i := range shards {
@@ -62,6 +70,15 @@ func (s *Store) Fill(ctx context.Context, f Filling) error {
 		if err != nil {
 			return fmt.Errorf("fill a store: %w", err)
 		}
+	}
+	d, done, err := s.indexing(ctx)
+	if err != nil {
+		return fmt.Errorf("fill a store: %w", err)
+	}
+	err = s.writeIndex(d, rows, live)
+	done()
+	if err != nil {
+		return fmt.Errorf("fill a store: %w", err)
 	}
 	return s.fillHolding(ctx, f)
 }
@@ -107,13 +124,13 @@ func FilledTask(i int) TaskID {
 // FilledCommand is the ID of the command that submitted it.
 func FilledCommand(i int) string { return "fill-" + strconv.Itoa(i) }
 
-func (s *Store) fillTask(id TaskID, f Filling, waiting bool, at int64, shards *[256]bytes.Buffer) error {
+func (s *Store) fillTask(id TaskID, f Filling, waiting bool, at int64, shards *[256]bytes.Buffer) (*Task, error) {
 	if err := s.tasks.Mkdir(dirName(id)); err != nil {
-		return err
+		return nil, err
 	}
 	d, err := s.tasks.OpenDir(dirName(id))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer d.Close()
 	number := at - f.At
@@ -131,16 +148,16 @@ func (s *Store) fillTask(id TaskID, f Filling, waiting bool, at int64, shards *[
 	for _, c := range list {
 		request, err := EncodeCommand(c)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		_, receipt, err := receiptOf(st.task, st.sequence, c, request, at)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		payload := commandRecord{at, receipt, request}.encode()
 		b := appendFrame(nil, frameCmd, st.last, payload)
 		if err := st.apply(frame{kind: frameCmd, payload: payload, hash: sha256.Sum256(b), size: int64(len(b))}); err != nil {
-			return err
+			return nil, err
 		}
 		log = append(log, b...)
 		index, _ := shardOf(c.CommandID)
@@ -152,15 +169,15 @@ func (s *Store) fillTask(id TaskID, f Filling, waiting bool, at int64, shards *[
 	}{{lockName, nil}, {ownerLockName, nil}, {logName, log}} {
 		out, err := d.Open(file.name, os.O_WRONLY|os.O_CREATE|os.O_EXCL)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		_, err = out.Write(file.b)
 		if cerr := out.Close(); err == nil {
 			err = cerr
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return st.task, nil
 }

@@ -28,11 +28,12 @@ const readWait = 5 * time.Second
 // entry is what this process has replayed of one task's log. What st points to
 // of a task is never written to again, so it may be kept without the lock.
 type entry struct {
-	mu    sync.Mutex // guards all below; held over reads of the log and never over a write
-	st    *state
-	stamp saferead.Stamp // of the log when st was held against it
-	named bool           // the folder was synced since this process first saw the log in it
-	kept  kept           // the checkpoint, as far as this process knows of it
+	mu      sync.Mutex // guards all below; held over reads of the log and never over a write
+	st      *state
+	stamp   saferead.Stamp // of the log when st was held against it
+	stirred liveMark       // the task's file in live, when this process made sure that it is durable
+	named   bool           // the folder was synced since this process first saw the log in it
+	kept    kept           // the checkpoint, as far as this process knows of it
 }
 
 // taskDir opens the folder of a task whose log exists; *Error not_found else.
@@ -42,6 +43,9 @@ func (s *Store) taskDir(id TaskID) (*saferead.Dir, error) {
 	}
 	d, err := s.tasks.OpenDir(dirName(id))
 	if errors.Is(err, fs.ErrNotExist) {
+		if s.had(dirName(id)) {
+			return nil, corrupt("%s is missing; put it back from a copy of this home", s.TaskDir(id))
+		}
 		return nil, refuse("not_found", "there is no task %s", id)
 	}
 	return d, classify(err)
@@ -53,17 +57,27 @@ func (s *Store) openLog(d *saferead.Dir, flag int) (atomicfile.File, error) {
 		return f, classify(err)
 	}
 	// A folder without a log is a submit that never committed; one that has
-	// what only a committed task gets has lost its log.
+	// what only a committed task gets, or of which it is known that it had a log, has lost it.
 	names, nerr := d.Names()
 	if nerr != nil {
 		return nil, nerr
 	}
+	lost := s.had(filepath.Base(d.Path()))
 	for _, name := range names {
-		if name == checkpointName || name == TraceName(1) {
-			return nil, corrupt("%s is missing; put it back from a copy of this home", filepath.Join(d.Path(), logName))
-		}
+		lost = lost || name == checkpointName || name == TraceName(1)
+	}
+	if lost {
+		return nil, corrupt("%s is missing; put it back from a copy of this home", filepath.Join(d.Path(), logName))
 	}
 	return nil, refuse("not_found", "there is no such task")
+}
+
+// had reports whether there was a log in the folder of a task: this process saw it, or the task has a row.
+func (s *Store) had(dir string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.names[dir]
+	return ok
 }
 
 func (s *Store) entryOf(dir string) *entry {

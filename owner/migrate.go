@@ -15,21 +15,26 @@ import (
 //	2  the same, and beside them what a reader of version 1 does not know of: events and members that came
 //	   later, and checkpoints. A holdfast that knows version 1 alone refuses the store as a whole, and does not
 //	   open half of its tasks or go on beside what it cannot see.
+//	3  the same, and who adds to a log sees to it first that the task is among the live (live.go). A program that
+//	   does not would leave rows behind that are no longer so.
 //
-// A store of version 1 is read as it stands. The first write of this program
-// makes it one of version 2, once and forward only. No record is rewritten:
-// the whole old store stays where it was, inside the new one, and the old
-// marker is kept beside the new one as it was.
+// A store of an older version is read as it stands. The first write of this
+// program makes it one of the newest, once and forward only. No record is
+// rewritten: the whole old store stays where it was, inside the new one, and the
+// old marker is kept beside the new one as it was.
 const (
-	storeVersion  = 2
-	markerName    = "store.json"
-	markerSchema  = "holdfast.task-store.v"
-	marker        = `{"v":"holdfast.task-store.v2"}` + "\n"
-	oldMarkerName = "store.v1.json"
-	oldMarker     = `{"v":"holdfast.task-store.v1"}` + "\n"
+	storeVersion = 3
+	liveVersion  = 3 // the first with tasks that are live
+	markerName   = "store.json"
+	markerSchema = "holdfast.task-store.v"
+	marker       = `{"v":"holdfast.task-store.v3"}` + "\n"
 )
 
-// parseMarker is the version that a marker says: 1 or 2.
+// The marker of an older version, and what it is called once it was replaced.
+func oldMarker(version int) string     { return fmt.Sprintf(`{"v":"%s%d"}`+"\n", markerSchema, version) }
+func oldMarkerName(version int) string { return fmt.Sprintf("store.v%d.json", version) }
+
+// parseMarker is the version that a marker says, from 1.
 func parseMarker(b []byte) (int, error) {
 	var m struct {
 		V string `json:"v"`
@@ -89,8 +94,8 @@ func markerIn(tasks *saferead.Dir) (int, error) {
 	}
 }
 
-// upgrade makes a store of version 1 one of version 2, before the first
-// record that only version 2 has. Several processes may do it at once, each
+// upgrade makes a store of an older version one of the newest, before the first
+// record. Several processes may do it at once, each
 // step being the same for all of them, and one that dies is followed by the
 // next that writes.
 func (s *Store) upgrade() error {
@@ -103,8 +108,8 @@ func (s *Store) upgrade() error {
 	if err != nil {
 		return fmt.Errorf("upgrade the task store: %w", err)
 	}
-	if have == 1 {
-		if err := s.replaceMarker(); err != nil {
+	if have < storeVersion {
+		if err := s.replaceMarker(have); err != nil {
 			return fmt.Errorf("upgrade the task store: %w", err)
 		}
 	}
@@ -121,22 +126,23 @@ func (s *Store) markerNow() (int, error) {
 	return have, classify(err)
 }
 
-func (s *Store) replaceMarker() error {
-	old, err := s.tasks.Read(oldMarkerName, 64<<10)
+func (s *Store) replaceMarker(have int) error {
+	name, was := oldMarkerName(have), oldMarker(have)
+	old, err := s.tasks.Read(name, 64<<10)
 	switch {
 	case errors.Is(err, saferead.ErrUnsafe):
 		return classify(err)
-	case err == nil && string(old) != oldMarker:
-		return corrupt("tasks/%s is there already and says something else; nothing is written over it", oldMarkerName)
+	case err == nil && string(old) != was:
+		return corrupt("tasks/%s is there already and says something else; nothing is written over it", name)
 	case errors.Is(err, fs.ErrNotExist):
 		// A crash before this leaves the old store, and after it the old store with a file more.
-		if err := atomicfile.WriteIn(s.fs, s.tasks, oldMarkerName, []byte(oldMarker)); err != nil {
+		if err := atomicfile.WriteIn(s.fs, s.tasks, name, []byte(was)); err != nil {
 			return s.unknownAfter(err)
 		}
 	case err != nil:
 		return err
 	}
-	// The commit point: before it the store is of version 1, after it of version 2, with the same bytes in it.
+	// The commit point: before it the store is of the old version, after it of the new one, with the same bytes in it.
 	return s.unknownAfter(atomicfile.WriteIn(s.fs, s.tasks, markerName, []byte(marker)))
 }
 

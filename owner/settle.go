@@ -148,7 +148,7 @@ const stopWait = 60 * time.Second
 // have left. reason is what the tasks will say. It is for homes that are about to go away; a host that stops leaves
 // its turns alone.
 func StopOwners(ctx context.Context, s *Store, reason string) error {
-	ids, err := s.List()
+	ids, err := s.Awake()
 	if err != nil {
 		return err
 	}

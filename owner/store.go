@@ -35,7 +35,14 @@ type Store struct {
 	names  map[string]TaskID       // folder -> ID; a log's header never changes
 	traces map[traceKey]*traceScan // see scanTrace
 
-	kept keptCache
+	living sync.Mutex // guards live
+	live   *saferead.Dir
+
+	rowing sync.Mutex // guards rows; held with the lock of live, see indexing
+	rows   rowsPlace
+
+	kept    keptCache
+	fullLog int64 // bytes after which a log takes no command: maxLog, but in a test that cannot wait for that many
 }
 
 // Options of Open.
@@ -60,7 +67,7 @@ func open(home string, o Options, disk atomicfile.FS) (s *Store, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s = &Store{home: home, now: o.Now, fs: disk, cache: map[string]*entry{}, names: map[string]TaskID{}, traces: map[traceKey]*traceScan{}}
+	s = &Store{home: home, now: o.Now, fs: disk, fullLog: maxLog, cache: map[string]*entry{}, names: map[string]TaskID{}, traces: map[traceKey]*traceScan{}}
 	for i := range s.shards {
 		s.shards[i].know = map[string]identity{}
 	}
@@ -130,7 +137,7 @@ func makeAll(path string) error {
 // crash before it leaves empty folders, which the next Open with Create
 // completes; folders with something in them and no marker are damage.
 func (s *Store) initialise(root *saferead.Dir, create bool) error {
-	for _, part := range []string{"tasks", "identities", "blobs", "worktrees"} {
+	for _, part := range []string{"tasks", "identities", "blobs", "worktrees", liveFolder} {
 		used, err := inUse(root, part)
 		if err != nil {
 			return err
@@ -147,7 +154,7 @@ func (s *Store) initialise(root *saferead.Dir, create bool) error {
 	if !create {
 		return fmt.Errorf("there is no task store in %s; run holdfast init: %w", s.home, fs.ErrNotExist)
 	}
-	for _, part := range []string{"tasks", "identities", "blobs", "worktrees"} {
+	for _, part := range []string{"tasks", "identities", "blobs", "worktrees", liveFolder} {
 		if err := s.fs.Mkdir(root, part); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
@@ -221,6 +228,10 @@ func (s *Store) openParts(root *saferead.Dir) error {
 	if s.tasks, err = part(root, "tasks"); err != nil {
 		return err
 	}
+	// Of an older store, or lost: then it is made anew. See live.go.
+	if s.live, err = root.OpenDir(liveFolder); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
 	if s.idents, err = part(root, "identities"); err != nil {
 		return err
 	}
@@ -244,7 +255,9 @@ func (s *Store) Home() string { return s.home }
 // Close releases the store's descriptors. Locks that are still held stay held.
 func (s *Store) Close() error {
 	var errs []error
-	for _, d := range []*saferead.Dir{s.tasks, s.idents, s.blobs} {
+	s.living.Lock()
+	defer s.living.Unlock()
+	for _, d := range []*saferead.Dir{s.tasks, s.idents, s.blobs, s.live} {
 		if d != nil {
 			errs = append(errs, d.Close())
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 )
@@ -194,6 +195,42 @@ func TestLogBounds(t *testing.T) {
 			wantCode(t, row.do(s), row.code)
 		})
 	}
+}
+
+// A log that has come to its bound takes no command more, says so, takes what a turn needs, and is read as any
+// other: from nothing, from its checkpoint, and by the verifier. The bound is 2 MiB here, and with HOLDFAST_LONG_LOG=1
+// the real one.
+func TestLogPastItsBound(t *testing.T) {
+	s := quickStore(t, quickHome(t), true)
+	if os.Getenv("HOLDFAST_LONG_LOG") == "" {
+		s.fullLog = 2 << 20
+	}
+	mustApply(t, s, submitOf("a", "c0"))
+	prompt := strings.Repeat(`"`, 31<<10) // which JSON makes twice as long
+	var refused error
+	n := 1
+	for ; refused == nil && n < maxCommands; n++ {
+		c := correctOf("a", fmt.Sprint("c", n), int64(n))
+		c.Action.Correct.Prompt = prompt
+		_, refused = s.Apply(t.Context(), encoded(t, c))
+	}
+	wantCode(t, refused, "limit_exceeded")
+	if !strings.Contains(refused.Error(), fmt.Sprint(s.fullLog>>20, " MiB")) {
+		t.Fatal(refused)
+	}
+	if info, err := os.Stat(logPath(s, "a")); err != nil || info.Size() <= s.fullLog || info.Size() > s.fullLog+2*MaxCommand {
+		t.Fatalf("%v, %v", info.Size(), err)
+	}
+	why := "nobody starts it"
+	if _, err := s.Append(t.Context(), "a", 1, Event{NotStarted: &why}); err != nil {
+		t.Fatal(err)
+	}
+	cold := quickStore(t, s.Home(), false)
+	task, err := cold.Get("a")
+	if err != nil || task.Status != Cancelled || len(task.Corrections) != n-2 {
+		t.Fatalf("%s, %d corrections of %d, %v", task.Status, len(task.Corrections), n, err)
+	}
+	wantSound(t, cold)
 }
 
 func fillCommands(st *state, n int) {

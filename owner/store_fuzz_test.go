@@ -104,8 +104,8 @@ func FuzzTrace(f *testing.F) {
 
 func FuzzMarker(f *testing.F) {
 	f.Add([]byte(marker))
-	f.Add([]byte(oldMarker))
-	f.Add([]byte(`{"v":"holdfast.task-store.v3","x":1}`))
+	f.Add([]byte(oldMarker(1)))
+	f.Add([]byte(`{"v":"holdfast.task-store.v4","x":1}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if _, err := parseMarker(b); err != nil && !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrNewer) {
 			t.Fatal(err)

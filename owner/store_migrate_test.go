@@ -143,7 +143,7 @@ func TestStoreMigratesForwardOnce(t *testing.T) {
 	for path, b := range before {
 		switch now := after[path]; {
 		case path == "tasks/"+markerName:
-			if after["tasks/"+oldMarkerName] != b {
+			if after["tasks/"+oldMarkerName(1)] != b {
 				t.Error("the old marker was not kept")
 			}
 		case !strings.HasPrefix(now, b):
@@ -153,7 +153,7 @@ func TestStoreMigratesForwardOnce(t *testing.T) {
 	// Once: a second write and a second process find nothing to do.
 	again := openStore(t, home, true)
 	mustApply(t, again, cancelOf("new", "n2", 1))
-	if kept, now := readFile(t, filepath.Join(home, "tasks", oldMarkerName)), readFile(t, filepath.Join(home, "tasks", markerName)); string(kept) != oldMarker || string(now) != marker {
+	if kept, now := readFile(t, filepath.Join(home, "tasks", oldMarkerName(1))), readFile(t, filepath.Join(home, "tasks", markerName)); string(kept) != oldMarker(1) || string(now) != marker {
 		t.Fatalf("%s %s", kept, now)
 	}
 	mustApply(t, again, continueOf("third", "e3", 2))
@@ -208,10 +208,10 @@ func TestMigrationKilledAtEachStep(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s, failing %q: %s", how, disk.failed, now)
 			}
-			if _, err := os.Stat(filepath.Join(home, "tasks", oldMarkerName)); version == 2 && err != nil {
+			if _, err := os.Stat(filepath.Join(home, "tasks", oldMarkerName(1))); version == 3 && err != nil {
 				t.Fatalf("%s, failing %q: the old marker is not kept", how, disk.failed)
 			}
-			if want := map[int]error{1: nil, 2: ErrNewer}[version]; v1Opens(now) != want {
+			if want := map[int]error{1: nil, 3: ErrNewer}[version]; v1Opens(now) != want {
 				t.Fatalf("%s, failing %q: version 1 finds %v", how, disk.failed, v1Opens(now))
 			}
 			seen[fmt.Sprint(version)] = true
@@ -221,7 +221,7 @@ func TestMigrationKilledAtEachStep(t *testing.T) {
 			if b := readFile(t, filepath.Join(home, "tasks", markerName)); string(b) != marker {
 				t.Fatalf("%s, failing %q: the next write left %s", how, disk.failed, b)
 			}
-			if string(readFile(t, filepath.Join(home, "tasks", oldMarkerName))) != oldMarker {
+			if string(readFile(t, filepath.Join(home, "tasks", oldMarkerName(1)))) != oldMarker(1) {
 				t.Fatal("the old marker was not kept")
 			}
 			wantSound(t, next)
@@ -229,7 +229,7 @@ func TestMigrationKilledAtEachStep(t *testing.T) {
 				t.Fatalf("%s, failing %q", how, disk.failed)
 			}
 			if disk.failed == "" {
-				if at < 9 || !seen["1"] || !seen["2"] {
+				if at < 9 || !seen["1"] || !seen["3"] {
 					t.Fatalf("%s: only %d steps, versions %v: the migration is not seen", how, at, seen)
 				}
 				break
@@ -299,13 +299,13 @@ func TestMigrationRefused(t *testing.T) {
 		want  error
 	}{
 		{"another old marker", func(dir string) error {
-			return os.WriteFile(filepath.Join(dir, oldMarkerName), []byte("mine"), 0o600)
+			return os.WriteFile(filepath.Join(dir, oldMarkerName(1)), []byte("mine"), 0o600)
 		}, ErrCorrupt},
 		{"a link for an old marker", func(dir string) error {
-			return os.Symlink("/dev/null", filepath.Join(dir, oldMarkerName))
+			return os.Symlink("/dev/null", filepath.Join(dir, oldMarkerName(1)))
 		}, ErrUnsafe},
 		{"a newer marker meanwhile", func(dir string) error {
-			return os.WriteFile(filepath.Join(dir, markerName), []byte(`{"v":"holdfast.task-store.v3"}`), 0o600)
+			return os.WriteFile(filepath.Join(dir, markerName), []byte(`{"v":"holdfast.task-store.v4"}`), 0o600)
 		}, ErrNewer},
 		{"no marker any more", func(dir string) error { return os.Remove(filepath.Join(dir, markerName)) }, ErrCorrupt},
 	} {

@@ -165,13 +165,14 @@ func TestMarker(t *testing.T) {
 		want        error
 	}{
 		{"ours", marker, nil},
-		{"the version before", oldMarker, nil},
-		{"newer", `{"v":"holdfast.task-store.v3","more":1}`, ErrNewer},
+		{"the first version", oldMarker(1), nil},
+		{"the version before", oldMarker(2), nil},
+		{"newer", `{"v":"holdfast.task-store.v4","more":1}`, ErrNewer},
 		{"much newer", `{"v":"holdfast.task-store.v17"}`, ErrNewer},
 		{"older than any", `{"v":"holdfast.task-store.v0"}`, ErrCorrupt},
 		{"another schema", `{"v":"openagents.coder.task-store.v3"}`, ErrCorrupt},
-		{"one member too many", `{"v":"holdfast.task-store.v2","x":1}`, ErrCorrupt},
-		{"one member too many of the version before", `{"v":"holdfast.task-store.v1","x":1}`, ErrCorrupt},
+		{"one member too many", `{"v":"holdfast.task-store.v3","x":1}`, ErrCorrupt},
+		{"one member too many of the version before", `{"v":"holdfast.task-store.v2","x":1}`, ErrCorrupt},
 		{"empty", ``, ErrCorrupt},
 		{"half", marker[:9], ErrCorrupt},
 	} {

@@ -57,6 +57,7 @@ const (
 	EndingAskedApproval   = "asked_approval"
 	EndingOutputLimit     = "output_limit"
 	EndingMemoryLimit     = "memory_limit"
+	EndingDiskLimit       = "disk_limit"
 	EndingStopped         = "stopped"
 	EndingTimedOut        = "timed out"
 )

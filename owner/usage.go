@@ -2,8 +2,8 @@ package owner
 
 import (
 	"context"
-	"errors"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"syscall"
 )
@@ -11,24 +11,52 @@ import (
 // maxCounted bounds how many entries of a folder are counted.
 const maxCounted = 50_000
 
+// usageStep is how many entries of a folder are read at once, so that a short look at a large one stays short.
+const usageStep = 256
+
 // Usage is what a folder takes on disk, in bytes, of at most the given number of its entries, and whether those were
 // all. What cannot be read counts nothing; no link is followed.
 func Usage(ctx context.Context, path string, entries int) (bytes int64, whole bool) {
-	whole = true
-	stop := errors.New("enough")
-	err := filepath.WalkDir(path, func(_ string, d fs.DirEntry, err error) error {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return 0, true
+	}
+	u := usage{ctx: ctx, left: entries}
+	whole = u.add(path, info)
+	return u.bytes, whole
+}
+
+type usage struct {
+	ctx   context.Context
+	left  int // entries that may still be looked at
+	bytes int64
+}
+
+// add counts what is at path and below; false where it was not all.
+func (u *usage) add(path string, info fs.FileInfo) bool {
+	if u.left--; u.left < 0 || u.ctx.Err() != nil {
+		return false
+	}
+	u.bytes += onDisk(info)
+	if !info.IsDir() {
+		return true
+	}
+	d, err := os.Open(path)
+	if err != nil {
+		return true
+	}
+	defer d.Close()
+	for {
+		list, err := d.ReadDir(usageStep)
+		for _, e := range list {
+			if info, err := e.Info(); err == nil && !u.add(filepath.Join(path, e.Name()), info) {
+				return false
+			}
+		}
 		if err != nil {
-			return nil
+			return true // its end, or what cannot be read
 		}
-		if entries--; entries < 0 || ctx.Err() != nil {
-			return stop
-		}
-		if info, err := d.Info(); err == nil {
-			bytes += onDisk(info)
-		}
-		return nil
-	})
-	return bytes, err == nil
+	}
 }
 
 // onDisk is what a file takes, which of one with holes is less than its size.

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -41,8 +43,9 @@ type logWatch struct {
 	s       *Store
 	f       *os.File
 	changed func(dir string)
-	tasks   int32            // watch of the tasks folder, -1 without
+	live    int32            // watch of the folder live, -1 without
 	dirs    map[int32]string // watch -> folder
+	of      map[string]int32 // and back
 }
 
 const logNotices = unix.IN_MODIFY | unix.IN_MOVED_TO | unix.IN_ONLYDIR | unix.IN_DONT_FOLLOW
@@ -52,9 +55,9 @@ func newLogWatch(s *Store, only string, changed func(dir string)) (*logWatch, er
 	if err != nil {
 		return nil, err
 	}
-	w := &logWatch{s: s, f: os.NewFile(uintptr(fd), "inotify"), changed: changed, tasks: -1, dirs: map[int32]string{}}
+	w := &logWatch{s: s, f: os.NewFile(uintptr(fd), "inotify"), changed: changed, live: -1, dirs: map[int32]string{}, of: map[string]int32{}}
 	if only != "" {
-		if !w.add(only) {
+		if !w.add(only) || w.of[only] == 0 {
 			w.f.Close()
 			return nil, os.ErrNotExist
 		}
@@ -62,20 +65,26 @@ func newLogWatch(s *Store, only string, changed func(dir string)) (*logWatch, er
 		changed("")
 		return w, nil
 	}
-	// First the folder of all tasks, then each: one that appears between is seen twice, never missed.
-	wd, err := w.watch(filepath.Join(s.home, "tasks"), unix.IN_CREATE|unix.IN_ONLYDIR|unix.IN_DONT_FOLLOW)
+	// No other log grows than those of the live, however many tasks there are. First their folder, then each: one that
+	// appears between is seen twice, never missed.
+	d, err := s.liveDir(true)
 	if err != nil {
 		w.f.Close()
 		return nil, err
 	}
-	w.tasks = wd
-	names, err := s.tasks.Names()
+	wd, err := w.watch(filepath.Join(s.home, liveFolder), unix.IN_CREATE|unix.IN_DELETE|unix.IN_ONLYDIR|unix.IN_DONT_FOLLOW)
+	if err != nil {
+		w.f.Close()
+		return nil, err
+	}
+	w.live = wd
+	names, err := liveNames(d)
 	if err != nil {
 		w.f.Close()
 		return nil, err
 	}
 	for _, dir := range names {
-		if lowerHex(dir, 64) && !w.add(dir) {
+		if !w.add(dir) {
 			w.f.Close()
 			return nil, os.ErrNotExist
 		}
@@ -101,11 +110,28 @@ func (w *logWatch) watch(path string, mask uint32) (wd int32, err error) {
 
 func (w *logWatch) add(dir string) bool {
 	wd, err := w.watch(filepath.Join(w.s.home, "tasks", dir), logNotices)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true // it has lost its folder, and nothing there changes
+	}
 	if err != nil {
 		return false
 	}
-	w.dirs[wd] = dir
+	w.dirs[wd], w.of[dir] = dir, wd
 	return true
+}
+
+// drop ends the watch of a task that was put away.
+func (w *logWatch) drop(dir string) {
+	wd, ok := w.of[dir]
+	if !ok {
+		return
+	}
+	delete(w.dirs, wd)
+	delete(w.of, dir)
+	if raw, err := w.f.SyscallConn(); err == nil {
+		// Where it fails the kernel has ended it already, and what comes of it is of no task.
+		_ = raw.Control(func(fd uintptr) { _, _ = unix.InotifyRmWatch(int(fd), uint32(wd)) })
+	}
 }
 
 // run reads notices until the descriptor is closed or fails, or a folder
@@ -138,12 +164,14 @@ func (w *logWatch) handle(wd int32, mask uint32, name string) bool {
 	switch {
 	case mask&unix.IN_Q_OVERFLOW != 0:
 		w.changed("") // some were dropped
-	case wd == w.tasks:
-		if mask&unix.IN_ISDIR != 0 && lowerHex(name, 64) {
+	case wd == w.live && mask&unix.IN_DELETE != 0:
+		w.drop(name)
+	case wd == w.live:
+		if mask&unix.IN_CREATE != 0 && lowerHex(name, 64) {
 			if !w.add(name) {
 				return false
 			}
-			w.changed(name) // its log may have come before the watch
+			w.changed(name) // its log may have changed before the watch
 		}
 	case name == logName:
 		if dir, ok := w.dirs[wd]; ok {

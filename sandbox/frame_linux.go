@@ -23,6 +23,9 @@ type plan struct {
 	Reply        int    `json:"reply"`
 	Memory       int64  `json:"memory"`
 	GraceNS      int64  `json:"grace_ns"`
+
+	Disk     amount `json:"disk"`      // by how much the workspace may grow; zero: it is not measured
+	DiskBase amount `json:"disk_base"` // what was in it before
 }
 
 // sockets reports whether the program may make internet sockets: where there is
@@ -66,6 +69,7 @@ type ended struct {
 	Ran      bool   `json:"ran"`     // the program was released
 	Stopped  bool   `json:"stopped"` // a stop came before the program ended
 	Memory   bool   `json:"memory"`  // all were killed because they used too much memory together
+	Disk     bool   `json:"disk"`    // all were killed because the workspace grew too much
 	Exit     int    `json:"exit"`
 	Signal   int    `json:"signal"`
 	Left     int    `json:"left"`

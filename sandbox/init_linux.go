@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
@@ -192,8 +193,8 @@ func (in *initStage) serve() {
 	var fault []byte
 	grace := time.NewTimer(time.Hour)
 	alive := true
-	var over <-chan struct{}   // nil until the program runs
-	var again <-chan time.Time // goes on killing, where one time is not enough
+	var over, full <-chan struct{} // nil until the program runs
+	var again <-chan time.Time     // goes on killing, where one time is not enough
 	kill := func() {
 		in.turn.signal(unix.SIGKILL)
 		if in.turn.loose {
@@ -214,6 +215,10 @@ func (in *initStage) serve() {
 				kill()
 			case c == controlRelease && !e.Ran && !e.Stopped:
 				e.Ran = true
+				// What watches goes on for as long as the turn, so it needs the
+				// collector that the short stages go without.
+				debug.SetGCPercent(100)
+				full = watchDisk(in.plan)
 				unix.Write(in.gate, []byte{controlRelease})
 				if in.plan.Memory > 0 && on(layerMemory) && !in.turn.loose {
 					over = watchMemory(newMeter(in.plan))
@@ -234,7 +239,11 @@ func (in *initStage) serve() {
 			kill()
 		case <-over:
 			over = nil
-			e.Memory = alive
+			e.Memory = alive && !e.Disk
+			kill()
+		case <-full:
+			full = nil
+			e.Disk = alive && !e.Memory
 			kill()
 		case fault = <-faults:
 			faults = nil

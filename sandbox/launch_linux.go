@@ -88,6 +88,9 @@ func launchFrom(spec Spec, pins *pinned, self bool, scratch string) (*Process, e
 		HostNet: spec.Network == NetworkHost, History: spec.History != nil, Reply: spec.ReplyLimit,
 		Memory: spec.MemoryBytes, GraceNS: int64(spec.Grace),
 	}
+	if spec.Write {
+		p.Disk, p.DiskBase = amount{Names: spec.DiskFiles, Bytes: spec.DiskBytes}, pins.base
+	}
 	if self {
 		p.Argv[0] = stageProbe
 	}

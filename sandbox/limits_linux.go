@@ -4,7 +4,7 @@ package sandbox
 // completes the Report with it.
 func (t *turn) limit() {
 	r := &t.report
-	if t.scratch != "" { // what it could bound is everybody's
+	if t.scratch != "" { // without namespaces: said elsewhere
 		r.Descendants = "subreaper"
 		if t.spec.MemoryBytes > 0 {
 			r.Memory = "data-limit"
@@ -21,8 +21,18 @@ func (t *turn) limit() {
 
 // limitGaps says in plain words what the limits of a turn do not hold.
 func limitGaps(s Spec, ipc bool) (g []string) {
+	if len(s.Read) > 0 {
+		g = append(g, "what may be read besides the workspace is not looked through for sockets and pipes")
+	}
+	switch {
+	case !s.Write:
+	case s.DiskBytes == 0 || s.DiskFiles == 0:
+		g = append(g, "the growth of the workspace is not bounded")
+	default:
+		g = append(g, "the workspace is measured about once a second: a turn can be over its limit for a moment before it is ended")
+	}
 	if s.MemoryBytes == 0 {
-		return []string{"memory is not bounded"}
+		return append(g, "memory is not bounded")
 	}
 	g = append(g,
 		"memory is added up every 20 ms, at 20 times what a look takes: a turn can be over its limit for a moment before it is ended",

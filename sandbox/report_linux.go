@@ -118,13 +118,7 @@ func required(seen posture, outside map[string]string) error {
 
 // gaps says in plain words what this release does not enforce.
 func gaps(s Spec, r Report) []string {
-	g := []string{
-		"hard links that were in the workspace before the turn lead outside it",
-	}
-	g = append(g, landlockGaps(r)...)
-	if s.Write {
-		g = append(g, "the total size of files in the workspace is not bounded")
-	}
+	g := landlockGaps(r)
 	if s.Network == NetworkHost {
 		g = append(g, "the host's network is reachable, with its loopback")
 	}

@@ -39,9 +39,11 @@
 // layer where the kernel has them in a usable form, from 5.19, and their absence
 // is a gap. Programs cannot have Unix sockets except as connected pairs, nor
 // netlink without a network, trace each other, make namespaces, or make files in
-// memory. Private memory is added up every 20 ms, so a group can be beyond its bound
-// for a moment; the size of the workspace is not bounded. Hard links that were
-// in the workspace before the turn lead out of it. An ordinary user cannot drop
+// memory. Memory, of processes, files in memory and IPC, is added up every 20 ms
+// and the workspace measured about once a second, so a turn can be beyond its
+// bounds for a moment; what the kernel keeps for pipes and sockets is not
+// counted, and no cgroups are used. What leads out of the workspace before the
+// start is refused; what others put there later is not seen. An ordinary user cannot drop
 // supplementary groups. Report.Gaps repeats what holds for a turn.
 package sandbox
 
@@ -98,6 +100,8 @@ type Spec struct {
 	StreamBytes int           // pending bytes kept a stream; surplus is counted and dropped as a Gap
 	OutputLimit int64         // stdout bytes delivered after which the turn is stopped; 0 is 2 MiB
 	MemoryBytes int64         // memory of all processes, /tmp, HOME, /dev/shm and IPC together, beyond which the turn is ended; RLIMIT_DATA of each is twice that, and at least 256 MiB more; 0 sets none
+	DiskBytes   int64         // by how much the files of a writable workspace may grow together, sparse ones by their size; 0 sets no bound
+	DiskFiles   int64         // by how many names; 0 sets no bound
 	Slot        int           // as root: the workload's uid is 200000+Slot; callers give concurrent turns distinct slots
 
 	outside *proxy.Outside // NetworkAllow: what the proxy finds outside; nil is the machine's own
@@ -147,6 +151,7 @@ const (
 	EndingStop                  // Stop was called
 	EndingLost                  // init ended without a report: how the program ended is not known
 	EndingMemory                // MemoryBytes were exceeded, and everything was killed
+	EndingDisk                  // DiskBytes or DiskFiles were exceeded, and everything was killed; the files stay
 )
 
 // Cleanup is the proof that nothing is left.

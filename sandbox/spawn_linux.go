@@ -182,7 +182,7 @@ func (c *child) addLimits(p plan) error {
 	}{
 		{unix.RLIMIT_CORE, 0},
 		{unix.RLIMIT_NOFILE, limitFiles},
-		{unix.RLIMIT_FSIZE, limitFileBytes},
+		{unix.RLIMIT_FSIZE, fileLimit(p.Disk)},
 		{unix.RLIMIT_NPROC, limitProcesses + uint64(p.Others)},
 		{unix.RLIMIT_MEMLOCK, limitLocked},
 		{unix.RLIMIT_MSGQUEUE, 0},

@@ -206,6 +206,8 @@ func (s *supervision) conclude(r *Result) {
 		r.Ending = s.reason
 	case e.Memory:
 		r.Ending = EndingMemory
+	case e.Disk:
+		r.Ending = EndingDisk
 	case r.Fault != "":
 		r.Ending = EndingNone
 	case !e.Ran:

@@ -43,6 +43,14 @@ var needed = []struct{ test, off string }{
 	{"TestThreatS50", "caps"},
 	{"TestThreatS58", "seccomp"},
 	{"TestThreatS23", "proxy"},
+	{"TestThreatS21S49S54S61", "scan"},
+	{"TestThreatS25", "pid"},
+	{"TestThreatS35", "pid"},
+	{"TestThreatS26Zombies", "rlimits"},
+	{"TestThreatS27", "memory"},
+	{"TestThreatS28", "memory,shared,seccomp"},
+	{"TestThreatS31", "disk"},
+	{"TestThreatS32", "rlimits,disk"},
 	{"TestSharedTurn", "seccomp"},
 }
 
@@ -55,6 +63,7 @@ func TestThreatsNeedTheirLayers(t *testing.T) {
 	}
 	for _, n := range needed {
 		t.Run(n.test+" without "+n.off, func(t *testing.T) {
+			t.Parallel()
 			cmd := exec.Command(exe, "-test.run=^"+n.test+"$", "-test.timeout=2m")
 			cmd.Env = append(os.Environ(), "HOLDFAST_TEST_LAYERS_OFF="+n.off)
 			out, err := cmd.CombinedOutput()
@@ -93,6 +102,7 @@ func TestLandlockIsEnough(t *testing.T) {
 	}
 	for _, n := range enough {
 		t.Run(n.test+" without "+n.off, func(t *testing.T) {
+			t.Parallel()
 			cmd := exec.Command(exe, "-test.run=^"+n.test+"$", "-test.timeout=2m")
 			cmd.Env = append(os.Environ(), "HOLDFAST_TEST_LAYERS_OFF="+n.off, "TMPDIR=/var/tmp")
 			if out, err := cmd.CombinedOutput(); err != nil {

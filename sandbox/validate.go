@@ -64,6 +64,8 @@ func (s Spec) check() error {
 		{"grace nanoseconds", int64(s.Grace), 0, int64(maxGrace)},
 		{"stream bytes", int64(s.StreamBytes), minStream, maxStream},
 		{"output limit", s.OutputLimit, 0, 1 << 50},
+		{"disk bytes", s.DiskBytes, 0, 1 << 50},
+		{"disk files", s.DiskFiles, 0, 1 << 30},
 		{"slot", int64(s.Slot), 0, maxSlot},
 	} {
 		if b.value < b.lo || b.value > b.hi {

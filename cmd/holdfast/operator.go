@@ -82,8 +82,8 @@ func writeStatus(w io.Writer, home string, st host.Status) {
 	if d.AtLeast {
 		atLeast = "at least "
 	}
-	fmt.Fprintf(w, "  disk     %sjournal %s, tasks %s, worktrees %s, blobs %s, relay %s\n", atLeast,
-		size(d.Journal), size(d.Tasks), size(d.Worktrees), size(d.Blobs), size(d.Relay))
+	fmt.Fprintf(w, "  disk     %sjournal %s, tasks %s, worktrees %s, blobs %s, relay %s (as of %s)\n", atLeast,
+		size(d.Journal), size(d.Tasks), size(d.Worktrees), size(d.Blobs), size(d.Relay), time.Unix(d.AsOf, 0).Format("15:04:05"))
 	switch {
 	case st.Policy.Fault != "":
 		fmt.Fprintf(w, "  policy   cannot be read, so nothing starts by itself: %s\n", st.Policy.Fault)

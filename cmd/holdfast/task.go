@@ -171,6 +171,9 @@ func taskList(g *globals) *cobra.Command {
 				return err
 			}
 			defer s.Close()
+			if !g.json {
+				return listRows(g.stdout, s)
+			}
 			ids, err := s.List()
 			if err != nil {
 				return err
@@ -183,16 +186,22 @@ func taskList(g *globals) *cobra.Command {
 				}
 				tasks = append(tasks, t)
 			}
-			return g.emit(map[string]any{"tasks": tasks}, func(w io.Writer) {
-				tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-				for i := range tasks {
-					_, headline, _ := tasks[i].Summary()
-					fmt.Fprintf(tw, "%s\trev %d\t%s\t%s\n", tasks[i].ID, tasks[i].Revision, headline, tasks[i].Intent.Title)
-				}
-				tw.Flush()
-			})
+			return g.emit(map[string]any{"tasks": tasks}, nil)
 		},
 	}
+}
+
+// listRows needs no task as a whole, and reads the logs of those alone that have not ended.
+func listRows(w io.Writer, s *owner.Store) error {
+	rows, err := s.Rows(func(_ owner.TaskID, err error) error { return err })
+	if err != nil {
+		return err
+	}
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, r := range rows {
+		fmt.Fprintf(tw, "%s\trev %d\t%s\t%s\n", r.ID, r.Revision, r.Headline, r.Title)
+	}
+	return tw.Flush()
 }
 
 func taskShow(g *globals) *cobra.Command {

@@ -181,7 +181,7 @@ func (g *globals) sayRunning(out *printer) {
 		return
 	}
 	defer s.Close()
-	ids, err := s.List()
+	ids, err := s.Awake()
 	if err != nil {
 		return
 	}
