@@ -43,9 +43,6 @@ var needed = []struct{ test, off string }{
 	{"TestThreatS58", "seccomp"},
 	{"TestThreatS23", "proxy"},
 	{"TestThreatS21S49S54S61", "scan"},
-	{"TestThreatS26Zombies", "rlimits"},
-	{"TestThreatS28", "memory,shared,seccomp"},
-	{"TestThreatS31", "disk"},
 	{"TestThreatS32", "rlimits,disk"},
 	{"TestSharedTurn", "seccomp"},
 }
