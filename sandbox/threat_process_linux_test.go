@@ -25,7 +25,7 @@ func fork(orphan bool) (int, error) {
 		return int(pid), nil
 	}
 	if orphan {
-		if pid, _, no = unix.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0); no != 0 {
+		if _, _, no = unix.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0); no != 0 {
 			unix.RawSyscall(unix.SYS_EXIT_GROUP, 1, 0, 0)
 		}
 	}
