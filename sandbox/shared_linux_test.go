@@ -133,6 +133,9 @@ func TestSharedTurn(t *testing.T) {
 		"shared segment": "EPERM", "internet socket": "EAFNOSUPPORT", "unix socket": "EAFNOSUPPORT",
 		"user namespace": "EPERM", "memory file": "ENOSYS",
 	} {
+		if what == "memory file" && strings.HasPrefix(r.Report.Memory, "memcg") {
+			want = "" // counted, so it may be
+		}
 		if g, ok := got[what]; !ok || g != want {
 			t.Errorf("%s gave %q (tried: %v), want %q", what, g, ok, want)
 		}

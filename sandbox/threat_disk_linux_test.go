@@ -129,7 +129,7 @@ func TestThreatS31(t *testing.T) {
 			// What was there does not count.
 			sow(t, s.Workspace, 200)
 			must(t, os.Truncate(write(t, s.Workspace+"/large", "", 0o644), 50<<20))
-			s.DiskBytes, s.DiskFiles, s.Wall = 32<<20, 2000, time.Minute
+			s.DiskBytes, s.DiskFiles, s.Wall = 32<<20, 2000, min(longest(), time.Minute)
 			t.Cleanup(func() { os.Chmod(s.Workspace+"/closed", 0o700) }) // or the test's folder cannot be removed
 			res, o := run(t, s)
 			if res.Ending != sandbox.EndingDisk || res.ExitCode != nil || res.Signal != "" {

@@ -164,7 +164,7 @@ func TestThreatS28(t *testing.T) {
 		t.Run(form, func(t *testing.T) {
 			t.Parallel()
 			s := hostile(t, "memory", form, "256")
-			s.MemoryBytes, s.Wall = 128<<20, time.Minute
+			s.MemoryBytes, s.Wall = 128<<20, min(longest(), time.Minute)
 			if form == "page tables" {
 				s.Arguments[len(s.Arguments)-1] = "140"
 			}
