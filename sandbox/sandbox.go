@@ -34,15 +34,18 @@
 // On macOS the same is tried with a profile of sandbox-exec and a scan for what
 // is left, by code that was never run on a Mac: nothing about it is verified.
 // Elsewhere, and where the outer /proc is masked as in many containers, Start
-// returns ErrNotEnforceable; nothing ever runs with less. The system call filter
+// returns ErrNotEnforceable; only a turn that reads, of a Spec that says
+// Degraded, runs with Landlock and the filter alone (shared_linux.go). The system call filter
 // (package bpf) is always there, for amd64 and arm64; Landlock rules are a second
 // layer where the kernel has them in a usable form, from 5.19, and their absence
 // is a gap. Programs cannot have Unix sockets except as connected pairs, nor
 // netlink without a network, trace each other, make namespaces, or make files in
 // memory. Memory, of processes, files in memory and IPC, is added up every 20 ms
 // and the workspace measured about once a second, so a turn can be beyond its
-// bounds for a moment; what the kernel keeps for pipes and sockets is not
-// counted, and no cgroups are used. What leads out of the workspace before the
+// bounds for a moment. A memory cgroup stands a part above the bound where this
+// machine gives one: of version 2 where it is delegated, of version 1 as root;
+// elsewhere what the kernel keeps for pipes and sockets is not counted. What
+// leads out of the workspace before the
 // start is refused; what others put there later is not seen. An ordinary user cannot drop
 // supplementary groups. Report.Gaps repeats what holds for a turn.
 package sandbox
