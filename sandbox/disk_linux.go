@@ -127,8 +127,7 @@ func (m *diskMeter) left() amount {
 	return amount{Names: int64(st.Ffree), Bytes: int64(st.Bfree) * st.Bsize}
 }
 
-// exceeded walks the workspace. Files without a name are looked for only where
-// the filesystem lost more than what was seen explains. Where something cannot
+// exceeded walks the workspace, and looks for files without a name. Where something cannot
 // be looked into, because the program closed it, what the filesystem lost since
 // the start stands for it, whoever wrote that.
 func (m *diskMeter) exceeded() bool {
@@ -148,13 +147,13 @@ func (m *diskMeter) exceeded() bool {
 	if m.over(grown) {
 		return true
 	}
-	lost := amount{Names: m.start.Names - m.room.Names, Bytes: m.start.Bytes - m.room.Bytes}
-	if lost.Bytes-grown.Bytes > m.bound.Bytes/4 || lost.Names-grown.Names > m.bound.Names/4 {
-		held := m.nameless()
-		if grown.Bytes += held.Bytes; m.over(grown) {
-			return true
-		}
+	// Others give room back meanwhile, so what the filesystem lost does not say
+	// that there are none.
+	held := m.nameless()
+	if grown.Bytes += held.Bytes; m.over(grown) {
+		return true
 	}
+	lost := amount{Names: m.start.Names - m.room.Names, Bytes: m.start.Bytes - m.room.Bytes}
 	return m.blind && m.over(lost)
 }
 
