@@ -38,7 +38,6 @@ func TestSealedAhead(t *testing.T) {
 // What is sealed ahead holds one outcome and is taken for no other.
 func TestSealedAheadIsOneAnswer(t *testing.T) {
 	r := newRig(t)
-	r.serve()
 	d := r.pair(nip.StandardRights())
 	in := r.sealed(d, r.req(d, nip.WorkspaceList{}))
 	o, err := nip.Open(in.Event, d.key)
