@@ -26,8 +26,8 @@ func groupsLeft(t *testing.T) (left []string) {
 // counts files in memory that no process maps, and is gone afterwards. Elsewhere
 // the report says that there is none.
 func TestMemoryCgroup(t *testing.T) {
-	s := hostile(t, "memory", "memfd", "600")
-	s.MemoryBytes = 128 << 20
+	s := hostile(t, "memory", "memfd", strconv.Itoa(600*raced))
+	s.MemoryBytes = raced * 128 << 20
 	p := start(t, s)
 	grouped := strings.HasPrefix(p.Report().Memory, "memcg+")
 	if _, err := os.Stat("/sys/fs/cgroup"); os.Geteuid() == 0 && err == nil && !grouped && writable("/sys/fs/cgroup/memory") {

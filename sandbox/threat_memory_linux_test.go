@@ -163,11 +163,12 @@ func TestThreatS28(t *testing.T) {
 		"files in home", "semaphores", "page tables", "first thread gone"} {
 		t.Run(form, func(t *testing.T) {
 			t.Parallel()
-			s := hostile(t, "memory", form, "256")
-			s.MemoryBytes, s.Wall = 128<<20, min(longest(), time.Minute)
+			mib := 256 * raced
 			if form == "page tables" {
-				s.Arguments[len(s.Arguments)-1] = "140"
+				mib = 140 * raced
 			}
+			s := hostile(t, "memory", form, strconv.Itoa(mib))
+			s.MemoryBytes, s.Wall = raced*128<<20, min(longest(), time.Minute)
 			r, o := run(t, s)
 			said := o.stdout.String()
 			refused := r.ExitCode != nil && *r.ExitCode == 9 && strings.HasPrefix(said, "refused: "+form)
