@@ -2,8 +2,10 @@ package sandbox
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -70,5 +72,28 @@ func TestGroupFiles(t *testing.T) {
 	var none *cgroup
 	if none.exceeded() || none.bounds() || !none.end() || none.add(1) != nil {
 		t.Error("a turn without a group")
+	}
+}
+
+// TestSweepGroups: a group whose supervisor lives is not taken from it, however
+// empty it is.
+func TestSweepGroups(t *testing.T) {
+	dead := exec.Command("/bin/true")
+	if err := dead.Run(); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	of := func(pid int) string { return filepath.Join(dir, groupPrefix+strconv.Itoa(pid)+"-x") }
+	foreign := filepath.Join(dir, groupPrefix+"of-somebody")
+	for _, d := range []string{of(os.Getpid()), of(dead.Process.Pid), foreign} {
+		if err := os.Mkdir(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sweepGroups(dir)
+	for d, want := range map[string]bool{of(os.Getpid()): true, of(dead.Process.Pid): false, foreign: true} {
+		if _, err := os.Stat(d); (err == nil) != want {
+			t.Errorf("%s is there: %v", filepath.Base(d), err == nil)
+		}
 	}
 }

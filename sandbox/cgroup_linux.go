@@ -169,14 +169,22 @@ func setGroup(dir, file, value string) error {
 }
 
 // sweepGroups removes what turns of supervisors that died left: the kernel
-// refuses where a process is still in one.
+// refuses where a process is still in one. A group of a supervisor that lives
+// may be empty because its first process is about to be placed, so it stays.
 func sweepGroups(dir string) {
 	left, err := filepath.Glob(filepath.Join(dir, groupPrefix+"*"))
 	if err != nil {
 		return
 	}
 	for _, l := range left {
-		os.Remove(l)
+		maker, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(l), groupPrefix), "-")
+		pid, err := strconv.Atoi(maker)
+		if err != nil || pid < 1 {
+			continue // not one of these
+		}
+		if err := unix.Kill(pid, 0); errors.Is(err, unix.ESRCH) {
+			unix.Rmdir(l)
+		}
 	}
 }
 
