@@ -62,9 +62,10 @@ func initMain() {
 type initStage struct {
 	plan   plan
 	report rawFile
-	gate   int // write end of what the program's process waits at
-	faults int // read end of what it says
-	leaf   int // its pid
+	gate   int    // write end of what the program's process waits at
+	faults int    // read end of what it says
+	leaf   int    // its pid
+	child  *child // what it runs on, until it executes the program
 	turn   processes
 	done   confined
 }
@@ -97,6 +98,15 @@ func (in *initStage) prepare() error {
 	if err := in.settle(history); err != nil {
 		return err
 	}
+	// The program's process is in this one's memory, which is closed to being
+	// looked into; but it has to be read back. Nothing runs that could look.
+	look := func(open uintptr) {
+		if on(layerDumpable) {
+			unix.Prctl(unix.PR_SET_DUMPABLE, open, 0, 0, 0)
+		}
+	}
+	look(1)
+	defer look(0)
 	if err := in.startLeaf(); err != nil {
 		return err
 	}
@@ -120,6 +130,7 @@ func (in *initStage) prepare() error {
 			return notEnforceable("the confinement could not be read back", err)
 		}
 	}
+	look(0)
 	return writeJSON(in.report, frameReady, seen)
 }
 
@@ -160,6 +171,7 @@ func (in *initStage) startLeaf() error {
 	if err != nil {
 		return err
 	}
+	in.child = c
 	in.leaf, err = spawn(c, func() error {
 		var err error
 		if in.done, err = confine(in.plan); err == nil && in.done.Landlock.Scope&unix.LANDLOCK_SCOPE_SIGNAL != 0 {
