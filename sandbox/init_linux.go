@@ -14,15 +14,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Descriptors that init inherits. Sources follow.
+// Descriptors that init inherits. What is handed over with the plan comes after
+// them.
 const (
 	initPlanFD    = 3
 	initControlFD = 4
 	initReportFD  = 5
-	initStdinFD   = 6
-	initStdoutFD  = 7
-	initStderrFD  = 8
-	initSourceFD  = 9
+	initStdoutFD  = 6
+	initStderrFD  = 7
+	initFreeFD    = 8
 )
 
 // Messages on the control pipe. Its end means that the supervisor is gone.
@@ -62,7 +62,8 @@ func initMain() {
 type initStage struct {
 	plan   plan
 	report rawFile
-	gate   int    // write end of what the program's process waits at
+	stdin  int
+	gate   int    // what the program's process waits at
 	faults int    // read end of what it says
 	leaf   int    // its pid
 	child  *child // what it runs on, until it executes the program
@@ -78,10 +79,20 @@ func (in *initStage) fail(err error) {
 
 // prepare does everything up to the gate.
 func (in *initStage) prepare() error {
-	var err error
+	if err := writeFrame(in.report, frameIdle, nil); err != nil {
+		return err
+	}
+	files, err := receiveFiles(initPlanFD, maxHanded, 0)
+	if err != nil {
+		return fmt.Errorf("take the files of the plan: %w", err)
+	}
 	if in.plan, err = readPlan(rawFile(initPlanFD)); err != nil {
 		return err
 	}
+	if err := in.plan.place(files); err != nil {
+		return err
+	}
+	in.stdin, in.gate = files[fileStdin], files[fileGate]
 	in.turn.loose = in.plan.shared()
 	if os.Getpid() != 1 && !in.turn.loose {
 		return errors.New("this stage runs only as the first process of a sandbox")
@@ -152,22 +163,17 @@ func (in *initStage) settle(history []byte) error {
 }
 
 func (in *initStage) startLeaf() error {
-	var gate, faults [2]int
-	for _, p := range []*[2]int{&gate, &faults} {
-		if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
-			return err
-		}
-		// Above the descriptors that the program's process lays out.
-		for i, low := range p {
-			high, err := unix.FcntlInt(uintptr(low), unix.F_DUPFD_CLOEXEC, initSourceFD)
-			if err != nil {
-				return err
-			}
-			unix.Close(low)
-			p[i] = high
-		}
+	var faults [2]int
+	if err := unix.Pipe2(faults[:], unix.O_CLOEXEC); err != nil {
+		return err
 	}
-	c, err := newChild(in.plan, gate[0], faults[1])
+	// Above the descriptors that the program's process lays out.
+	high, err := unix.FcntlInt(uintptr(faults[1]), unix.F_DUPFD_CLOEXEC, initFreeFD)
+	if err != nil {
+		return err
+	}
+	unix.Close(faults[1])
+	c, err := newChild(in.plan, in.stdin, in.gate, high)
 	if err != nil {
 		return err
 	}
@@ -184,10 +190,10 @@ func (in *initStage) startLeaf() error {
 	}
 	// The streams must end when the last process of the turn ends, so init
 	// keeps no copy of them.
-	for _, fd := range []int{initStdinFD, initStdoutFD, initStderrFD, gate[0], faults[1]} {
+	for _, fd := range []int{in.stdin, initStdoutFD, initStderrFD, in.gate, high} {
 		unix.Close(fd)
 	}
-	in.gate, in.faults = gate[1], faults[0]
+	in.faults = faults[0]
 	return nil
 }
 
@@ -204,7 +210,7 @@ func (in *initStage) serve() {
 	var left time.Time // when the main process ended
 	var fault []byte
 	grace := time.NewTimer(time.Hour)
-	alive := true
+	alive, ran := true, false
 	var over, full <-chan struct{} // nil until the program runs
 	var again <-chan time.Time     // goes on killing, where one time is not enough
 	kill := func() {
@@ -225,19 +231,20 @@ func (in *initStage) serve() {
 				}
 				control = nil
 				kill()
-			case c == controlRelease && !e.Ran && !e.Stopped:
-				e.Ran = true
+			case c == controlRelease && !ran && !e.Stopped:
+				// The supervisor opens the gate itself, right after it said so: here
+				// it may have been open for a moment.
+				ran = true
 				// What watches goes on for as long as the turn, so it needs the
 				// collector that the short stages go without.
 				debug.SetGCPercent(100)
 				full = watchDisk(in.plan)
-				unix.Write(in.gate, []byte{controlRelease})
 				if in.plan.Memory > 0 && on(layerMemory) && !in.turn.loose {
 					over = watchMemory(newMeter(in.plan))
 				}
 			case c == controlStop && !e.Stopped:
 				e.Stopped = alive
-				if !e.Ran {
+				if !ran {
 					kill()
 					break
 				}

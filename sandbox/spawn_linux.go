@@ -118,9 +118,9 @@ const (
 	leafLowFD    = 5 // the first that it closes
 )
 
-// newChild prepares the calls. gate and faults are init's descriptors, above
-// those that the child lays out.
-func newChild(p plan, gate, faults int) (*child, error) {
+// newChild prepares the calls. stdin, gate and faults are init's descriptors,
+// above those that the child lays out.
+func newChild(p plan, stdin, gate, faults int) (*child, error) {
 	c := &child{look: !p.Self}
 	var err error
 	path := string(p.Program)
@@ -149,7 +149,7 @@ func newChild(p plan, gate, faults int) (*child, error) {
 	// Its voice first: what fails after it is told.
 	c.add(stepStreams, unix.SYS_DUP3, uintptr(faults), leafFaultsFD, inherit)
 	c.add(stepStreams, unix.SYS_DUP3, uintptr(gate), leafGateFD, inherit)
-	for to, from := range []int{initStdinFD, initStdoutFD, initStderrFD} {
+	for to, from := range []int{stdin, initStdoutFD, initStderrFD} {
 		c.add(stepStreams, unix.SYS_DUP3, uintptr(from), uintptr(to), 0)
 	}
 	if on(layerFiles) {

@@ -114,8 +114,12 @@ func (s *supervision) open() error {
 	case !s.released.IsZero():
 		return errReleased
 	}
-	if _, err := s.turn.pipes.control.Write([]byte{controlRelease}); err != nil {
-		return errors.Join(errEnded, err)
+	// Init is told first, so that a stop, which it is told too, never finds it
+	// holding a program that runs for one behind its gate.
+	for _, to := range []*os.File{s.turn.pipes.control, s.turn.gate} {
+		if _, err := to.Write([]byte{controlRelease}); err != nil {
+			return errors.Join(errEnded, err)
+		}
 	}
 	s.released = time.Now()
 	return nil
@@ -163,7 +167,7 @@ func (s *supervision) finish(frames <-chan frame, reaped bool) {
 	<-s.drained
 	<-s.drained
 	s.out.end()
-	s.turn.pipes.close()
+	s.turn.close()
 	r := Result{Report: s.turn.report, Reply: s.reply, Fault: s.fault, Egress: s.turn.egress.end()}
 	r.Stdout, r.Stderr = s.out.produced()
 	if !s.released.IsZero() {
@@ -214,7 +218,7 @@ func (s *supervision) conclude(r *Result) {
 		r.Ending = EndingDisk
 	case r.Fault != "":
 		r.Ending = EndingNone
-	case !e.Ran:
+	case s.released.IsZero():
 		r.Ending, r.Fault = EndingLost, "the program's process ended before it was released"
 	case e.Signal != 0:
 		r.Ending, r.Signal = EndingSignal, unix.SignalName(unix.Signal(e.Signal))
