@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -82,6 +83,7 @@ func (in *initStage) prepare() error {
 	if err := writeFrame(in.report, frameIdle, nil); err != nil {
 		return err
 	}
+	warm()
 	files, err := receiveFiles(initPlanFD, maxHanded, 0)
 	if err != nil {
 		return fmt.Errorf("take the files of the plan: %w", err)
@@ -143,6 +145,23 @@ func (in *initStage) prepare() error {
 	}
 	look(0)
 	return writeJSON(in.report, frameReady, seen)
+}
+
+// warm goes, while no plan is there, once through code that a turn takes: the
+// pages of a program come into memory when they are first used.
+func warm() {
+	waiting := []unix.PollFd{{Fd: initPlanFD, Events: unix.POLLIN}}
+	if n, err := unix.Poll(waiting, 0); n != 0 || err != nil {
+		return
+	}
+	const own = "/proc/self"
+	var p plan
+	seen := posture{}
+	json.Unmarshal([]byte(`{"program":"","argv":[""],"program_id":{},"sources":[{"id":{}}],"filter":"","disk":{}}`), &p)
+	readStatus(own + "/status")
+	seen.Namespaces, _ = namespaces(own)
+	seen.Files, _ = inherited(own)
+	json.Marshal(seen)
 }
 
 // settle makes what surrounds the program: the view, or without namespaces

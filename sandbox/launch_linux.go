@@ -104,16 +104,20 @@ func launchFrom(spec Spec, pins *pinned, self bool, scratch string, ahead *Prepa
 // begin hands init its plan and waits until the program's process is at its
 // gate.
 func (t *turn) begin(p plan, trees []*os.File) (Identity, error) {
+	if err := t.handOver(&p, trees); err != nil {
+		return Identity{}, fmt.Errorf("start sandbox: %w", err)
+	}
 	var err error
 	if t.filter, err = callFilter(p.grants()); err != nil {
 		return Identity{}, err
 	}
 	p.Filter = t.filter
-	if err := t.handOver(&p, trees); err != nil {
-		return Identity{}, fmt.Errorf("start sandbox: %w", err)
-	}
 	go t.writePlan(p)
-	id, err := t.ready()
+	out, err := readOutside(t.proc.Pid, t.kind, t.spec.MemoryBytes) // while init works
+	if err != nil {
+		return Identity{}, err
+	}
+	id, err := t.ready(out)
 	if err == nil {
 		err = t.egress.open()
 	}
@@ -160,7 +164,7 @@ func (t *turn) writePlan(p plan) {
 
 // ready waits until the leaf is confined, and holds what was achieved against
 // what was asked.
-func (t *turn) ready() (Identity, error) {
+func (t *turn) ready(out surroundings) (Identity, error) {
 	limit := time.NewTimer(startLimit)
 	defer limit.Stop()
 	var f frame
@@ -193,10 +197,10 @@ func (t *turn) ready() (Identity, error) {
 	if err != nil {
 		return Identity{}, fmt.Errorf("start sandbox: %w", err)
 	}
-	if t.report, err = achieved(t.spec, seen, t.proc.Pid, t.scratch != ""); err != nil {
+	if t.report, err = achieved(t.spec, seen, out, t.kind.shared); err != nil {
 		return Identity{}, err
 	}
-	t.limit()
+	t.limit(out.ipcBounded)
 	return Identity{PID: id.PID, StartTime: id.StartTime, BootID: id.BootID, PIDNS: t.report.Namespaces["pid"],
 		Shared: t.scratch != ""}, nil
 }

@@ -40,6 +40,10 @@ func (p *Prepared) Start(spec Spec) (*Process, error) {
 	if err := spec.check(); err != nil {
 		return nil, err
 	}
+	if p == nil { // at least while the Spec's files are looked at
+		p = Prepare(spec.Network, spec.Slot)
+		defer p.Discard()
+	}
 	return launch(spec.withDefaults(), p)
 }
 
