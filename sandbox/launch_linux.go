@@ -104,15 +104,20 @@ func launchFrom(spec Spec, pins *pinned, self bool, scratch string, ahead *Prepa
 // begin hands init its plan and waits until the program's process is at its
 // gate.
 func (t *turn) begin(p plan, trees []*os.File) (Identity, error) {
-	if err := t.handOver(&p, trees); err != nil {
-		return Identity{}, fmt.Errorf("start sandbox: %w", err)
-	}
+	files := t.egress.join(&p, append(make([]*os.File, fileFirst), trees...))
 	var err error
 	if t.filter, err = callFilter(p.grants()); err != nil {
 		return Identity{}, err
 	}
 	p.Filter = t.filter
-	go t.writePlan(p)
+	told, err := json.Marshal(p)
+	if err == nil {
+		err = t.handOver(files)
+	}
+	if err != nil {
+		return Identity{}, fmt.Errorf("start sandbox: %w", err)
+	}
+	go t.tell(told)
 	out, err := readOutside(t.proc.Pid, t.kind, t.spec.MemoryBytes) // while init works
 	if err != nil {
 		return Identity{}, err
@@ -126,21 +131,17 @@ func (t *turn) begin(p plan, trees []*os.File) (Identity, error) {
 
 // handOver sends init what it needs open, in the order of the plan's places, and
 // lets go of it: the streams must end with the program's.
-func (t *turn) handOver(p *plan, trees []*os.File) error {
+func (t *turn) handOver(files []*os.File) (err error) {
 	defer t.egress.handed()
-	input, err := openInput(t.spec.Stdin)
-	if err != nil {
+	if files[fileStdin], err = openInput(t.spec.Stdin); err != nil {
 		return err
 	}
-	defer input.Close()
-	gate, open, err := os.Pipe()
-	if err != nil {
+	defer files[fileStdin].Close()
+	if files[fileGate], t.gate, err = os.Pipe(); err != nil {
 		return err
 	}
-	defer gate.Close()
-	t.gate = open
-	files := append([]*os.File{fileStdin: input, fileGate: gate}, trees...)
-	return t.pipes.handOver(t.egress.join(p, files))
+	defer files[fileGate].Close()
+	return t.pipes.handOver(files)
 }
 
 // close lets go of the turn's descriptors.
@@ -151,13 +152,13 @@ func (t *turn) close() {
 	t.pipes.close()
 }
 
-// writePlan ends with the plan or with init, which holds the other end.
-func (t *turn) writePlan(p plan) {
+// tell writes the plan. It ends with it or with init, which holds the other end.
+func (t *turn) tell(plan []byte) {
 	defer t.pipes.plan.Close()
-	if err := writeJSON(t.pipes.plan, framePlan, p); err != nil {
+	if err := writeFrame(t.pipes.plan, framePlan, plan); err != nil {
 		return
 	}
-	if p.History {
+	if t.spec.History != nil {
 		writeFrame(t.pipes.plan, frameHistory, t.spec.History)
 	}
 }
