@@ -83,7 +83,9 @@ func launchFrom(spec Spec, pins *pinned, self bool, scratch string, ahead *Prepa
 	if t.egress, err = newEgress(spec); err != nil {
 		return nil, err
 	}
-	if t.first = ahead.take(spec); t.first == nil {
+	t.first = ahead.take(spec)
+	prepared := t.first != nil
+	if !prepared {
 		if t.first, err = newFirst(kindOf(spec, p.shared())); err != nil {
 			t.egress.end()
 			return nil, err
@@ -96,6 +98,10 @@ func launchFrom(spec Spec, pins *pinned, self bool, scratch string, ahead *Prepa
 		t.abandon()
 		t.egress.end()
 		t.close()
+		if prepared && errors.Is(err, errSilent) {
+			// Something of the machine's ended it while it waited, as for want of memory.
+			return launchFrom(spec, pins, self, scratch, nil)
+		}
 		return nil, err
 	}
 	return supervise(t, id), nil
@@ -118,11 +124,17 @@ func (t *turn) begin(p plan, trees []*os.File) (Identity, error) {
 		return Identity{}, fmt.Errorf("start sandbox: %w", err)
 	}
 	go t.tell(told)
-	out, err := readOutside(t.proc.Pid, t.kind, t.spec.MemoryBytes) // while init works
+	// Read while init works. Where it ended meanwhile, what it says goes before
+	// what could not be read.
+	out, unread := readOutside(t.proc.Pid, t.kind, t.spec.MemoryBytes)
+	seen, err := t.ready()
+	if err == nil {
+		err = unread
+	}
 	if err != nil {
 		return Identity{}, err
 	}
-	id, err := t.ready(out)
+	id, err := t.achieve(seen, out)
 	if err == nil {
 		err = t.egress.open()
 	}
@@ -141,7 +153,10 @@ func (t *turn) handOver(files []*os.File) (err error) {
 		return err
 	}
 	defer files[fileGate].Close()
-	return t.pipes.handOver(files)
+	if err := t.pipes.handOver(files); err != nil {
+		return fmt.Errorf("%w: %w", errSilent, err)
+	}
+	return nil
 }
 
 // close lets go of the turn's descriptors.
@@ -151,6 +166,9 @@ func (t *turn) close() {
 	}
 	t.pipes.close()
 }
+
+// errSilent: init is gone, and had no part in why.
+var errSilent = errors.New("its first process ended without a word")
 
 // tell writes the plan. It ends with it or with init, which holds the other end.
 func (t *turn) tell(plan []byte) {
@@ -163,34 +181,37 @@ func (t *turn) tell(plan []byte) {
 	}
 }
 
-// ready waits until the leaf is confined, and holds what was achieved against
-// what was asked.
-func (t *turn) ready(out surroundings) (Identity, error) {
+// ready waits until the leaf is confined, and returns what init read back.
+func (t *turn) ready() (seen posture, err error) {
 	limit := time.NewTimer(startLimit)
 	defer limit.Stop()
 	var f frame
 	select {
 	case f = <-t.frames:
 	case <-limit.C:
-		return Identity{}, fmt.Errorf("start sandbox: not ready after %s", startLimit)
+		return seen, fmt.Errorf("start sandbox: not ready after %s", startLimit)
 	}
 	switch f.kind {
 	case frameReady:
 	case frameRefuse:
 		var why failure
 		if err := json.Unmarshal(f.payload, &why); err != nil {
-			return Identity{}, fmt.Errorf("start sandbox: %w", err)
+			return seen, fmt.Errorf("start sandbox: %w", err)
 		}
-		return Identity{}, why.err()
+		return seen, why.err()
 	case 0:
-		return Identity{}, errors.New("start sandbox: its first process ended without a word")
+		return seen, fmt.Errorf("start sandbox: %w", errSilent)
 	default:
-		return Identity{}, fmt.Errorf("start sandbox: unexpected frame %q", f.kind)
+		return seen, fmt.Errorf("start sandbox: unexpected frame %q", f.kind)
 	}
-	var seen posture
 	if err := json.Unmarshal(f.payload, &seen); err != nil {
-		return Identity{}, fmt.Errorf("start sandbox: %w", err)
+		return seen, fmt.Errorf("start sandbox: %w", err)
 	}
+	return seen, nil
+}
+
+// achieve holds what was achieved against what was asked.
+func (t *turn) achieve(seen posture, out surroundings) (Identity, error) {
 	if err := filtered(seen, t.filter); err != nil {
 		return Identity{}, err
 	}

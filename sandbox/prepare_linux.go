@@ -80,16 +80,5 @@ func (p *Prepared) take(s Spec) *first {
 	if p == nil || p.network != s.Network || p.slot != s.Slot {
 		return nil // Start discards it
 	}
-	f := p.claim()
-	if f == nil {
-		return nil
-	}
-	select {
-	case <-f.exited: // the machine ended it, as for want of memory
-		f.abandon()
-		f.pipes.close()
-		return nil
-	default:
-		return f
-	}
+	return p.claim()
 }
