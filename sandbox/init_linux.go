@@ -44,11 +44,10 @@ func initMain() {
 	if on(layerSignals) {
 		defaultSignals()
 	}
-	if on(layerDumpable) {
-		unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
-	}
+	var in initStage
+	in.lookable(0)
 	unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC)
-	in := initStage{report: rawFile(initReportFD)}
+	in.report = rawFile(initReportFD)
 	defer func() {
 		if r := recover(); r != nil {
 			in.fail(fmt.Errorf("init: %v", r))
@@ -70,6 +69,14 @@ type initStage struct {
 	child  *child // what it runs on, until it executes the program
 	turn   processes
 	done   confined
+}
+
+// lookable opens and closes this process's memory, and its directory in /proc, to
+// whoever has the same user.
+func (in *initStage) lookable(open uintptr) {
+	if on(layerDumpable) {
+		unix.Prctl(unix.PR_SET_DUMPABLE, open, 0, 0, 0)
+	}
 }
 
 // fail reports why nothing runs, and ends the namespace.
@@ -112,14 +119,8 @@ func (in *initStage) prepare() error {
 		return err
 	}
 	// The program's process is in this one's memory, which is closed to being
-	// looked into; but it has to be read back. Nothing runs that could look.
-	look := func(open uintptr) {
-		if on(layerDumpable) {
-			unix.Prctl(unix.PR_SET_DUMPABLE, open, 0, 0, 0)
-		}
-	}
-	look(1)
-	defer look(0)
+	// looked into; but it has to be read back. Nothing runs yet that could look.
+	in.lookable(1)
 	if err := in.startLeaf(); err != nil {
 		return err
 	}
@@ -143,7 +144,7 @@ func (in *initStage) prepare() error {
 			return notEnforceable("the confinement could not be read back", err)
 		}
 	}
-	look(0)
+	in.lookable(0)
 	return writeJSON(in.report, frameReady, seen)
 }
 
