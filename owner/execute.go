@@ -62,7 +62,7 @@ type execution struct {
 	grant Grant
 	epoch Epoch             // of the run, from admission on
 	turn  int               // known from admission on
-	ahead *sandbox.Prepared // nil until it is known that the machine can confine
+	ahead *sandbox.Prepared // nil until the machine is looked at
 }
 
 func execute(ctx context.Context, s *Store, id TaskID, grantBytes []byte, p parts) (Task, error) {

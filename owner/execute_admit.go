@@ -105,13 +105,10 @@ func (e *execution) observe(ctx context.Context, t *Task, grantBytes []byte) (*a
 	if err != nil {
 		return nil, nil, err
 	}
+	e.ahead = sandbox.Prepare(network, slot(e.id)) // while the machine and the workspace are looked at
 	// Asked anew by each owner: what the machine allows can change, and nothing may be admitted that cannot be confined.
-	able := e.probe()
-	if able.Mechanism == "" && !(able.Degraded && g.Degraded) {
+	if able := e.probe(); able.Mechanism == "" && !(able.Degraded && g.Degraded) {
 		return nil, nil, &cannot{"not_enforceable", "this machine cannot confine turns; run holdfast doctor", nil}
-	}
-	if able.Mechanism != "" {
-		e.ahead = sandbox.Prepare(network, slot(e.id)) // while the workspace is looked at
 	}
 	at, err := e.locate(ctx, t, g)
 	if err != nil {
