@@ -47,8 +47,8 @@ var space = [dimensions]dimension{
 	dimAction: {"action", []string{"interrupt", "send", "queue", "steer", "answer", "unknown"}, func(e *Entry, _ *Facts, i int) {
 		e.Command.Action = []nip.Action{nip.Interrupt, nip.Send, nip.Queue, nip.Steer, nip.Answer, actionBogus}[i]
 	}},
-	dimPhase: {"phase", []string{"missing", "not_started", "running", "stopping", "ended", "unknown"}, func(_ *Entry, f *Facts, i int) {
-		f.View.Phase = []Phase{PhaseMissing, PhaseNotStarted, PhaseRunning, PhaseStopping, PhaseEnded, PhaseUnknown}[i]
+	dimPhase: {"phase", []string{"missing", "not_started", "running", "stopping", "ended", "unknown", "checking"}, func(_ *Entry, f *Facts, i int) {
+		f.View.Phase = []Phase{PhaseMissing, PhaseNotStarted, PhaseRunning, PhaseStopping, PhaseEnded, PhaseUnknown, PhaseChecking}[i]
 	}},
 	// sent_now is a held message that its sender sent now: received again,
 	// with a place in the line and priority.

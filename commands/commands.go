@@ -118,6 +118,7 @@ const (
 	PhaseStopping
 	PhaseEnded // finished or cancelled
 	PhaseUnknown
+	PhaseChecking // ended, and its checks run: no turn begins before they have come to something
 )
 
 // TaskView is everything Decide may know of a task.

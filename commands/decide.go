@@ -115,7 +115,7 @@ func decideInterrupt(e Entry, f Facts) Decision {
 	switch f.View.Phase {
 	case PhaseNotStarted, PhaseRunning:
 		return run(EffectCancel)
-	case PhaseStopping, PhaseEnded:
+	case PhaseStopping, PhaseEnded, PhaseChecking:
 		return Decision{Verdict: VerdictSupersede}
 	}
 	return reject(nip.Unavailable)
@@ -149,7 +149,7 @@ func decideSteer(e Entry, f Facts) Decision {
 		return reject(nip.Unavailable)
 	case phase == PhaseEnded && !f.Ahead.Priority:
 		return run(EffectContinue)
-	case phase == PhaseEnded, e.State == StateHeld, endedTurn(e, f) && !sentNow:
+	case phase == PhaseEnded, phase == PhaseChecking, e.State == StateHeld, endedTurn(e, f) && !sentNow:
 		return hold(e, true)
 	case phase == PhaseNotStarted:
 		return run(EffectCorrect)

@@ -18,7 +18,7 @@ func (o Outcome) String() string {
 }
 
 func (p Phase) String() string {
-	return name([]string{"missing", "not_started", "running", "stopping", "ended", "unknown"}, uint8(p))
+	return name([]string{"missing", "not_started", "running", "stopping", "ended", "unknown", "checking"}, uint8(p))
 }
 
 func (e Effect) String() string {

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"io"
 	"os"
@@ -347,6 +348,14 @@ func FuzzUnpack(f *testing.F) {
 	}
 	f.Add(whole)
 	f.Add(whole[:2048])
+	// A small one: of a whole database a fuzzer changes nothing but the database.
+	var small bytes.Buffer
+	w := &backupWriter{ctx: context.Background(), tw: tar.NewWriter(&small), sum: sha256.New()}
+	if err := errors.Join(w.note(backupHead, backupHeader{V: backupVersion}), w.note("host.db", "a database"),
+		w.note("tasks/"+strings.Repeat("ab", 32)+"/log", "a log"), w.note("blobs/sha256/ab/"+strings.Repeat("ab", 32), "a blob"), w.end(), w.tw.Close()); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(small.Bytes())
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		dir := memDir(t)
 		if err := os.Mkdir(filepath.Join(dir, "into"), 0o700); err != nil {

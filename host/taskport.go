@@ -45,6 +45,9 @@ func taskView(t *owner.Task) commands.TaskView {
 		v.Phase = commands.PhaseStopping
 	case owner.Finished, owner.Cancelled:
 		v.Phase = commands.PhaseEnded
+		if t.Checks == owner.ChecksRunning {
+			v.Phase = commands.PhaseChecking // the store takes no continuation meanwhile
+		}
 	default:
 		v.Phase = commands.PhaseUnknown
 	}

@@ -57,7 +57,7 @@ func freezeChecks(r *Requirements, workspace string) (*CheckPlan, error) {
 	for _, c := range r.Plan.Checks {
 		s := Suite{Check: c.ID, Manifest: c.Manifest, ManifestDigest: c.ManifestDigest, ProgramDigest: c.Acceptance.SuiteDigest,
 			Seconds: c.Seconds, OutputBytes: c.OutputBytes}
-		b, why := readPinned(c.Manifest, c.ManifestDigest, workspace, maxSuiteManifest, true)
+		b, why := readPinned(c.Manifest, c.ManifestDigest, workspace, false)
 		if why != "" {
 			return nil, &cannot{"unsafe_path", "the manifest of check " + c.ID + " " + why, nil}
 		}
@@ -72,7 +72,7 @@ func freezeChecks(r *Requirements, workspace string) (*CheckPlan, error) {
 			return nil, &cannot{"invalid_command", "the manifest of check " + c.ID + " does not name a program to run by its absolute path", nil}
 		}
 		s.Program = m.Detect.Binary
-		if _, why := readPinned(s.Program, s.ProgramDigest, workspace, maxSuite, false); why != "" {
+		if _, why := readPinned(s.Program, s.ProgramDigest, workspace, true); why != "" {
 			return nil, &cannot{"unsafe_path", "the suite of check " + c.ID + " " + why, nil}
 		}
 		p.Suites = append(p.Suites, s)
@@ -82,18 +82,22 @@ func freezeChecks(r *Requirements, workspace string) (*CheckPlan, error) {
 
 // holds reports why a suite is no longer what was pinned; "" where it is.
 func (s *Suite) holds(workspace string) string {
-	if _, why := readPinned(s.Manifest, s.ManifestDigest, workspace, maxSuiteManifest, false); why != "" {
+	if _, why := readPinned(s.Manifest, s.ManifestDigest, workspace, false); why != "" {
 		return "the manifest of check " + s.Check + " " + why
 	}
-	if _, why := readPinned(s.Program, s.ProgramDigest, workspace, maxSuite, false); why != "" {
+	if _, why := readPinned(s.Program, s.ProgramDigest, workspace, true); why != "" {
 		return "the suite of check " + s.Check + " " + why
 	}
 	return ""
 }
 
-// readPinned looks at a file by its canonical path, and returns its bytes where keep is set. why says what is wrong
-// with it, without a path, "" where nothing is.
-func readPinned(path string, want Digest, workspace string, most int64, keep bool) (b []byte, why string) {
+// readPinned looks at a file by its canonical path: a suite's program, or a manifest, whose bytes it returns. why says
+// what is wrong with it, without a path, "" where nothing is.
+func readPinned(path string, want Digest, workspace string, program bool) (b []byte, why string) {
+	most := int64(maxSuiteManifest)
+	if program {
+		most = maxSuite
+	}
 	real, err := filepath.EvalSymlinks(path)
 	switch {
 	case err != nil:
@@ -108,13 +112,17 @@ func readPinned(path string, want Digest, workspace string, most int64, keep boo
 		return nil, "cannot be read"
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() || info.Size() > most {
+	info, err := f.Stat()
+	switch {
+	case err != nil || !info.Mode().IsRegular() || info.Size() > most:
 		return nil, "is no file of a size that is taken"
+	case program && info.Mode().Perm()&0o111 == 0:
+		return nil, "is no executable file"
 	}
 	h := sha256.New()
 	var into io.Writer = h
 	var kept bytes.Buffer
-	if keep {
+	if !program {
 		into = io.MultiWriter(h, &kept)
 	}
 	if _, err := io.Copy(into, io.LimitReader(f, most+1)); err != nil {

@@ -17,7 +17,8 @@ import (
 // which Settle turns into unavailable, and its sandbox dies with it.
 //
 // *Error where no attempt can begin; then nothing was written. A report is always recorded once one has begun, the end
-// of ctx included.
+// of ctx included. The error beside a task whose report was recorded is the detail that the report has no room for: it
+// may name paths, and is for whoever reads this process's diagnostics.
 func runChecks(ctx context.Context, s *Store, id TaskID, p parts) (Task, error) {
 	own, err := s.Own(ctx, id, ownerWait)
 	if err != nil {
@@ -43,50 +44,65 @@ func runChecks(ctx context.Context, s *Store, id TaskID, p parts) (Task, error) 
 	defer func() { _ = s.release(keep, c) }() // an entry that stays counts for nothing
 	e.fault("check-intent")
 	r := CheckReport{Attempt: t.Run.Attempts, Context: t.Run.Admission.Context, Verdict: ChecksUnavailable}
-	r.Evidence, r.Reason = e.checkAll(ctx, keep, &t)
+	var detail error
+	r.Evidence, r.Reason, detail = e.checkAll(ctx, keep, &t)
+	if r.Evidence != nil && !r.Evidence.sound(t.Run.Admission.Checks, t.Run.Result.Candidate) {
+		// Looking at a large workspace may take minutes, a machine may sleep. Such evidence is refused where it is
+		// recorded, and the attempt would end as one whose process died.
+		r.Evidence, r.Reason = nil, "the checks and the looks at the workspace took a minute longer than was planned, or more"
+	}
 	if r.Evidence != nil {
 		r.Verdict = r.Evidence.verdict(t.Run.Admission.Checks, t.Run.Result.Candidate)
 	}
 	r.At = e.now().UnixMilli()
 	e.fault("check-before")
-	return e.append(keep, Event{Checked: &r})
+	if t, err = e.append(keep, Event{Checked: &r}); err != nil {
+		return t, err
+	}
+	return t, detail
 }
 
 // checkAll runs the plan. Without evidence it says why, on a line that names no path.
-func (e *execution) checkAll(ctx, keep context.Context, t *Task) (*CheckEvidence, string) {
+func (e *execution) checkAll(ctx, keep context.Context, t *Task) (*CheckEvidence, string, error) {
 	plan, workspace, candidate := t.Run.Admission.Checks, t.Run.Admission.Workspace, t.Run.Result.Candidate
 	if t.Run.Admission.Context != "" {
 		if _, err := e.store.contextWhole(t.ID, t.Run); err != nil {
 			// A verdict would be about a task of which nobody can say any more what it was given to read.
-			return nil, "the frozen context of the turn cannot be read whole; run holdfast check"
+			return nil, "the frozen context of the turn cannot be read whole; run holdfast check", err
 		}
 	}
 	for i := range plan.Suites {
 		if why := plan.Suites[i].holds(workspace); why != "" {
-			return nil, why
+			return nil, why, nil
 		}
 	}
 	began := e.now()
 	ev := &CheckEvidence{Before: e.seen(ctx, workspace), Suites: []SuiteRun{}}
 	if ctx.Err() != nil {
-		return nil, "the checks were stopped"
+		return nil, "the checks were stopped", nil
 	}
-	if ev.Before != candidate {
-		return nil, "the workspace is no longer as the turn left it"
+	switch ev.Before {
+	case candidate:
+	case "":
+		return nil, "the workspace is gone, or cannot be seen whole any more", nil
+	default:
+		return nil, "the workspace is no longer as the turn left it", nil
 	}
-	until := began.Add(time.Duration(plan.Seconds) * time.Second)
+	// The plan's time is the suites': what the look at a large workspace took is not taken from them.
+	until := e.now().Add(time.Duration(plan.Seconds) * time.Second)
 	for _, s := range plan.Suites {
-		left := until.Sub(e.now()).Truncate(time.Second)
-		if left < time.Second {
+		left := until.Sub(e.now())
+		if left <= 0 {
 			break // the plan's time is over: what is left of it was not run
 		}
-		run, why := e.checkOne(ctx, t, s, min(left, time.Duration(s.Seconds)*time.Second))
+		// A second at least, which is the least that a sandbox takes, and all that the shortest plan has.
+		run, why, err := e.checkOne(ctx, t, s, max(time.Second, min(left, time.Duration(s.Seconds)*time.Second)))
 		if why == "" {
 			// Looked at again: what ran must have been what was pinned.
 			why = s.holds(workspace)
 		}
 		if why != "" {
-			return nil, why
+			return nil, why, err
 		}
 		ev.Suites = append(ev.Suites, run)
 		if run.verdict(s, candidate) != ChecksPassed {
@@ -95,7 +111,7 @@ func (e *execution) checkAll(ctx, keep context.Context, t *Task) (*CheckEvidence
 	}
 	ev.After = e.seen(keep, workspace)
 	ev.ElapsedMS = e.now().Sub(began).Milliseconds()
-	return ev, ""
+	return ev, "", nil
 }
 
 // seen is the workspace's digest now; "" where not all of it can be seen.
@@ -108,10 +124,10 @@ func (e *execution) seen(ctx context.Context, workspace string) Digest {
 }
 
 // checkOne runs a suite. why is set where its run cannot count at all.
-func (e *execution) checkOne(ctx context.Context, t *Task, s Suite, wall time.Duration) (run SuiteRun, why string) {
+func (e *execution) checkOne(ctx context.Context, t *Task, s Suite, wall time.Duration) (run SuiteRun, why string, detail error) {
 	home, err := filepath.EvalSymlinks(e.store.Home())
 	if err != nil {
-		return run, "the home cannot be found"
+		return run, "the home cannot be found", err
 	}
 	spec := sandbox.Spec{
 		Program: s.Program, Arguments: []string{string(t.Run.Result.Candidate)},
@@ -125,7 +141,7 @@ func (e *execution) checkOne(ctx context.Context, t *Task, s Suite, wall time.Du
 	began := e.now()
 	p, err := sandbox.Start(spec)
 	if err != nil {
-		return run, "check " + s.Check + " could not be run"
+		return run, "check " + s.Check + " could not be run", err
 	}
 	p.Release() // a refusal shows in the result
 	e.fault("check-released")
@@ -142,9 +158,9 @@ func (e *execution) checkOne(ctx context.Context, t *Task, s Suite, wall time.Du
 	got := p.Wait()
 	switch {
 	case !got.Cleanup.Confirmed:
-		return run, "something of check " + s.Check + " may still run"
+		return run, "something of check " + s.Check + " may still run", nil
 	case ctx.Err() != nil:
-		return run, "the checks were stopped"
+		return run, "the checks were stopped", nil
 	}
 	if int64(out.Len()) > s.OutputBytes || got.Ending == sandbox.EndingOutput {
 		out.Truncate(min(out.Len(), int(s.OutputBytes)))
@@ -157,7 +173,7 @@ func (e *execution) checkOne(ctx context.Context, t *Task, s Suite, wall time.Du
 		said.SuiteDigest.valid() && said.InputDigest.valid() {
 		run.Said = &said
 	}
-	return run, ""
+	return run, "", nil
 }
 
 // checkMemory is what a suite may use; the public plan does not say.

@@ -168,6 +168,13 @@ func TestSuiteRefusedAtAdmission(t *testing.T) {
 		{"suite is missing", "the suite of check check-1 is missing", func(w *workbench) (string, func()) {
 			return w.suite("suite", `emit passed "$1"`), func() { os.Remove(w.dir + "/suite") }
 		}},
+		{"suite that nobody may execute", "the suite of check check-1 is no executable file", func(w *workbench) (string, func()) {
+			return w.suite("suite", `emit passed "$1"`), func() {
+				if err := os.Chmod(w.dir+"/suite", 0o644); err != nil {
+					w.t.Fatal(err)
+				}
+			}
+		}},
 		{"manifest of another transport", "the manifest of check check-1 does not name a program to run by its absolute path", func(w *workbench) (string, func()) {
 			m := w.suite("suite", `emit passed "$1"`)
 			writeFile(w.t, m, []byte(`{"transport":"socket","detect":{"binary":"`+w.dir+`/suite"}}`))

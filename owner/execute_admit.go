@@ -106,8 +106,12 @@ func (e *execution) observe(ctx context.Context, t *Task, grantBytes []byte) (*a
 		return nil, nil, err
 	}
 	// Asked anew by each owner: what the machine allows can change, and nothing may be admitted that cannot be confined.
-	if able := e.probe(); able.Mechanism == "" && !(able.Degraded && g.Degraded) {
+	able := e.probe()
+	if able.Mechanism == "" && !(able.Degraded && g.Degraded) {
 		return nil, nil, &cannot{"not_enforceable", "this machine cannot confine turns; run holdfast doctor", nil}
+	}
+	if able.Mechanism != "" {
+		e.ahead = sandbox.Prepare(network, slot(e.id)) // while the workspace is looked at
 	}
 	at, err := e.locate(ctx, t, g)
 	if err != nil {

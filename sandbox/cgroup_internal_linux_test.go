@@ -42,7 +42,7 @@ func TestGroupFiles(t *testing.T) {
 	// The kernel makes a group's files with it; here nobody does, so a group
 	// without them must be given up and leave nothing.
 	dir := t.TempDir()
-	if g := groupIn([]groupPlace{{dir: dir, v2: true}, {dir: dir, controller: "memory"}}, 64<<20); g != nil {
+	if g := groupIn([]groupPlace{{dir: dir, v2: true}, {dir: dir, controller: "memory"}}); g != nil {
 		t.Errorf("%+v", g)
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {

@@ -77,7 +77,7 @@ func launchShared(spec Spec, why error) (*Process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start sandbox: %w", err)
 	}
-	p, err := launchFrom(spec, pins, false, scratch)
+	p, err := launchFrom(spec, pins, false, scratch, nil)
 	if err != nil {
 		os.RemoveAll(scratch)
 	}

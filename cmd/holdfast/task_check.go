@@ -75,10 +75,26 @@ func writeChecks(w io.Writer, t *owner.Task) {
 		return
 	}
 	for _, s := range r.Evidence.Suites {
-		said := "nothing that counts"
-		if s.Said != nil {
-			said = s.Said.Verdict
-		}
-		fmt.Fprintf(w, "  %-10s %s after %d ms, said %s\n", s.Check, s.Ending, s.ElapsedMS, said)
+		fmt.Fprintf(w, "  %-10s %s after %d ms, said %s\n", s.Check, s.Ending, s.ElapsedMS, said(&s))
 	}
+	// Why nothing can be said, where no suite says it.
+	if planned, ran := t.Run.Admission.Checks.Suites, len(r.Evidence.Suites); r.Verdict == owner.ChecksUnavailable {
+		switch {
+		case r.Evidence.After != t.Run.Result.Candidate:
+			fmt.Fprintln(w, "  the workspace changed while the checks ran, or could not be seen whole after them")
+		case ran == 0, ran < len(planned) && said(&r.Evidence.Suites[ran-1]) == string(owner.ChecksPassed):
+			fmt.Fprintf(w, "  the time of the plan was over before check %s\n", planned[ran].Check)
+		}
+	}
+	if t.Checks == owner.ChecksDisputed {
+		fmt.Fprintf(w, "  a correction is newer than what was checked, which came to %s\n", r.Verdict)
+	}
+}
+
+// said is a suite's own word.
+func said(r *owner.SuiteRun) string {
+	if r.Said == nil {
+		return "nothing that counts"
+	}
+	return r.Said.Verdict
 }

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"holdfast/owner"
@@ -93,5 +95,33 @@ printf '{"schema":"openagents.verification.v1","suite_digest":"sha256:%s","input
 	}
 	if code, _ := exitOf(t, s, ctx, "task", "check", "checked", "--home", s.home); code != exitFailed {
 		t.Errorf("checks that passed, again: exit %d", code)
+	}
+}
+
+// An attempt that came to nothing says why, also where each suite that ran says that it passed.
+func TestWriteChecks(t *testing.T) {
+	candidate, other := owner.DigestOf([]byte("candidate")), owner.DigestOf([]byte("other"))
+	passed := owner.SuiteRun{Check: "one", Ending: "exit 0", Said: &owner.SuiteSays{Verdict: "passed"}}
+	for want, r := range map[string]struct {
+		checks owner.Checks
+		after  owner.Digest
+		ran    []owner.SuiteRun
+	}{
+		"the time of the plan was over before check one":        {owner.ChecksUnavailable, candidate, nil},
+		"the time of the plan was over before check two":        {owner.ChecksUnavailable, candidate, []owner.SuiteRun{passed}},
+		"the workspace changed while the checks ran":            {owner.ChecksUnavailable, other, []owner.SuiteRun{passed, passed}},
+		"one        exit 0 after 0 ms, said nothing that count": {owner.ChecksUnavailable, candidate, []owner.SuiteRun{{Check: "one", Ending: "exit 0"}}},
+		"newer than what was checked, which came to unavail":    {owner.ChecksDisputed, candidate, nil},
+	} {
+		task := owner.Task{ID: "t", Checks: r.checks, Run: &owner.Run{
+			Admission: owner.Admission{Checks: &owner.CheckPlan{Suites: []owner.Suite{{Check: "one"}, {Check: "two"}}}},
+			Result:    &owner.Result{Candidate: candidate},
+			Report:    &owner.CheckReport{Attempt: 1, Verdict: owner.ChecksUnavailable, Evidence: &owner.CheckEvidence{Before: candidate, After: r.after, Suites: r.ran}},
+		}}
+		var out bytes.Buffer
+		writeChecks(&out, &task)
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, out.String())
+		}
 	}
 }

@@ -28,6 +28,7 @@ type Disk struct {
 	torn     *undo // with Torn: the half of the call itself, that the disk had written
 	tornOf   *file
 	names    names
+	shadow   shadow
 	places   int // names that were given out in limbo
 }
 
@@ -57,7 +58,7 @@ func (d *Disk) Begin(dir string, p Plan) {
 	d.dir, d.plan = strings.TrimSuffix(dir, "/")+"/", p
 	d.calls, d.struck, d.dead, d.full = 0, "", false, false
 	d.unsynced = make(map[inode]*file)
-	if err := d.beginNames(); err != nil {
+	if err := errors.Join(d.beginNames(), d.beginShadow()); err != nil {
 		panic(fmt.Sprintf("diskfault: look at %s: %v", dir, err))
 	}
 }
@@ -91,6 +92,7 @@ func (d *Disk) Struck() (call string, dead bool) {
 // whether one of them failed.
 func (d *Disk) End() (calls int, struck bool) {
 	d.mu.Lock()
+	d.endShadow()
 	d.forget()
 	d.dir = ""
 	calls, struck = d.calls, d.struck != ""
@@ -153,7 +155,13 @@ func (d *Disk) judge(nr int, args [6]uint64) answer {
 			unix.Close(f.fd)
 			delete(d.unsynced, id)
 		}
-		if st.Mode&unix.S_IFMT == unix.S_IFDIR && d.syncNames(name, id) != nil {
+		switch st.Mode & unix.S_IFMT {
+		case unix.S_IFDIR:
+			err = d.syncNames(name, id)
+		case unix.S_IFREG:
+			err = d.compare(fmt.Sprintf("/proc/self/fd/%d", fd), name, id)
+		}
+		if err != nil {
 			return answer{err: unix.EUCLEAN}
 		}
 		return answer{}
@@ -165,7 +173,7 @@ func (d *Disk) judge(nr int, args [6]uint64) answer {
 		d.unsynced[id] = f
 	}
 	u, err := f.undo(nr, args, st.Size)
-	if err != nil {
+	if err = errors.Join(err, d.shadowed(nr, args, id)); err != nil {
 		return answer{err: unix.EUCLEAN}
 	}
 	f.undos = append(f.undos, u)

@@ -21,5 +21,8 @@ func (*Disk) Revive() error { return nil }
 // Struck is never.
 func (*Disk) Struck() (call string, dead bool) { return "", false }
 
+// Unseen is nothing.
+func (*Disk) Unseen() []string { return nil }
+
 // End does nothing.
 func (*Disk) End() (calls int, struck bool) { return 0, false }

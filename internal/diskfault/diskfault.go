@@ -17,6 +17,10 @@
 // folder and removals alone what they replace comes back. Both fail once the
 // process is gone, and are no calls of a plan.
 //
+// What is written by another call would neither fail nor be taken back, and a
+// test would pass because it saw nothing. So while nothing is to fail each file
+// is held against the calls that were seen of it (Unseen).
+//
 // Begin and End may be called from one goroutine at a time; the watched calls
 // may come from any. Linux 5.9 or later, on amd64 and arm64; Install says so
 // elsewhere. Nothing of the product imports this package.
