@@ -37,6 +37,12 @@ func (w *world) event(name string) {
 	case name == "lose" && w.Phase == commands.PhaseRunning:
 		w.Revision++
 		w.Phase = commands.PhaseUnknown
+	case name == "check" && w.Phase == commands.PhaseEnded:
+		w.Revision++
+		w.Phase = commands.PhaseChecking
+	case name == "checked" && w.Phase == commands.PhaseChecking:
+		w.Revision++
+		w.Phase = commands.PhaseEnded
 	case name == "archive" && w.Phase == commands.PhaseEnded:
 		w.Revision++
 		w.Archived = !w.Archived
@@ -320,13 +326,13 @@ func (m *model) end(s *said, state string, reason nip.Code) {
 	s.state, s.reason, s.ended = state, reason, m.last
 }
 
-// cells is the table of the wire: not started, running, stopping, ended, unknown.
-var cells = map[nip.Action][5]string{
-	nip.Interrupt: {"stop", "stop", "moot", "moot", "refuse unavailable"},
-	nip.Send:      {"refuse conflict", "refuse conflict", "refuse conflict", "next or refuse conflict", "refuse unavailable"},
-	nip.Queue:     {"hold", "hold", "hold", "next or hold", "hold"},
-	nip.Steer:     {"replace", "steer", "steer", "next or hold!", "refuse unavailable"},
-	nip.Answer:    {"refuse conflict", "refuse conflict", "refuse conflict", "next or refuse conflict", "refuse unavailable"},
+// cells is the table of the wire: not started, running, stopping, ended, unknown; and ended, but being checked.
+var cells = map[nip.Action][6]string{
+	nip.Interrupt: {"stop", "stop", "moot", "moot", "refuse unavailable", "moot"},
+	nip.Send:      {"refuse conflict", "refuse conflict", "refuse conflict", "next or refuse conflict", "refuse unavailable", "refuse conflict"},
+	nip.Queue:     {"hold", "hold", "hold", "next or hold", "hold", "hold"},
+	nip.Steer:     {"replace", "steer", "steer", "next or hold!", "refuse unavailable", "hold!"},
+	nip.Answer:    {"refuse conflict", "refuse conflict", "refuse conflict", "next or refuse conflict", "refuse unavailable", "refuse conflict"},
 }
 
 // cell says what happens to s, in the words of the table.

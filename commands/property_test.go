@@ -97,7 +97,7 @@ func (p *pair) run(do func() error, say func()) {
 	if rapid.IntRange(0, 3).Draw(p.T, "crash") == 0 {
 		p.m.dieIn, p.m.dieLate = rapid.IntRange(1, 5).Draw(p.T, "at"), rapid.Bool().Draw(p.T, "late")
 	} else if rapid.IntRange(0, 5).Draw(p.T, "surprise") == 0 {
-		p.m.surprise = rapid.SampledFrom([]string{"begin", "finish", "ask", "lose"}).Draw(p.T, "event")
+		p.m.surprise = rapid.SampledFrom([]string{"begin", "finish", "ask", "lose", "check"}).Draw(p.T, "event")
 		p.model.surprise = p.m.surprise
 	}
 	before := p.m.commits
@@ -217,7 +217,7 @@ func (p *pair) replay() {
 
 func (p *pair) happen() {
 	w := rapid.IntRange(0, tasks-1).Draw(p.T, "task")
-	name := rapid.SampledFrom([]string{"begin", "begin", "finish", "finish", "ask", "ask", "lose", "archive"}).Draw(p.T, "what")
+	name := rapid.SampledFrom([]string{"begin", "begin", "finish", "finish", "ask", "ask", "lose", "archive", "check", "checked", "checked"}).Draw(p.T, "what")
 	p.m.tasks[taskID(w)].event(name)
 	p.model.tasks[taskID(w)].event(name)
 	if rapid.Bool().Draw(p.T, "noticed") {

@@ -548,13 +548,27 @@ func TestDamagedContext(t *testing.T) {
 			}
 		})
 	}
-	// A later version may have put in more.
-	r := *task.Run
-	r.Admission.Context = mustPut(t, w.s, []byte(strings.Replace(string(mustJSON(c)), `"turn":1`, `"turn":1,"tools":[]`, 1)))
-	if _, err := w.s.contextWhole("t", &r); !errors.Is(err, ErrNewer) {
+	// Manifest and grant agree with each other, and the document is another one than both say.
+	r, changed := *task.Run, c
+	g, err := ParseGrant(grant)
+	if err != nil || !c.of(g.Requirements) || c.of(nil) {
+		t.Fatalf("%v", err)
+	}
+	g.Requirements.Knowledge[0].Version = 4
+	changed.Checks.Requirements = DigestOf(mustJSON(g.Requirements))
+	changed.Knowledge = []FrozenKnowledge{{g.Requirements.Knowledge[0], c.Knowledge[0].Bytes}}
+	if grant, err = EncodeGrant(g); err != nil {
+		t.Fatal(err)
+	}
+	r.Admission.Checks, r.Admission.GrantDigest = &changed.Checks, mustPut(t, w.s, grant)
+	r.Admission.Context = mustPut(t, w.s, mustJSON(changed))
+	if _, err := w.s.contextWhole("t", &r); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "another ID or version") {
 		t.Errorf("%v", err)
 	}
-	if g, err := ParseGrant(grant); err != nil || !c.of(g.Requirements) || c.of(nil) {
+	// A later version may have put in more.
+	r = *task.Run
+	r.Admission.Context = mustPut(t, w.s, []byte(strings.Replace(string(mustJSON(c)), `"turn":1`, `"turn":1,"tools":[]`, 1)))
+	if _, err := w.s.contextWhole("t", &r); !errors.Is(err, ErrNewer) {
 		t.Errorf("%v", err)
 	}
 }
@@ -595,7 +609,12 @@ func TestAdmittedContext(t *testing.T) {
 
 // What a log leads to stays when blobs are swept, and goes with nothing.
 func TestSweepKeepsContexts(t *testing.T) {
-	w, _ := frozenTurn(t)
+	w := newWorkbench(t)
+	tree(t, w.repo, map[string]string{"AGENTS.md": "be kind\n", "docs/k.md": someEntry})
+	w.submit("t", BoundedCommand)
+	require := w.requiring(w.suite("suite", `emit passed "$1"`))
+	// It changes nothing, so that no manifest of changes names these files as well.
+	w.execute("t", w.grant("t", "true", require, reading([]string{"docs"}, pinned("docs/k.md", someEntry)), func(g *Grant) { g.Write = false }), nil)
 	unnamed := mustPut(t, w.s, []byte("unnamed"))
 	swept := w.sweepBlobs(time.Now().Add(time.Hour), false)
 	if len(swept) != 1 || swept[0] != strings.TrimPrefix(string(unnamed), "sha256:") {

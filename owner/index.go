@@ -138,7 +138,12 @@ func (s *Store) lockLive(ctx context.Context) (*saferead.Dir, error) {
 		return nil, classify(err)
 	}
 	defer root.Close()
-	d, err := root.OpenDir(liveFolder)
+	return lockFolder(ctx, root, liveFolder)
+}
+
+// lockFolder opens a folder of the home, locked until it is closed.
+func lockFolder(ctx context.Context, root *saferead.Dir, name string) (*saferead.Dir, error) {
+	d, err := root.OpenDir(name)
 	if err != nil {
 		return nil, classify(err)
 	}

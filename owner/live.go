@@ -126,6 +126,9 @@ func (s *Store) Live() ([]TaskID, error) {
 
 // Awake lists every task that may not have ended, and some that have: the live ones, or all where the store has no index.
 func (s *Store) Awake() ([]TaskID, error) {
+	if s.version.Load() < liveVersion {
+		return s.List() // whatever lies there, what was written since is not in it
+	}
 	d, err := s.liveDir(false)
 	if err == nil {
 		// That there are rows, of whatever build, says that every task was looked at once, and is live or has ended.

@@ -1,6 +1,7 @@
 package owner
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -95,26 +96,59 @@ func markerIn(tasks *saferead.Dir) (int, error) {
 }
 
 // upgrade makes a store of an older version one of the newest, before the first
-// record. Several processes may do it at once, each
-// step being the same for all of them, and one that dies is followed by the
-// next that writes.
-func (s *Store) upgrade() error {
+// record. Several processes may come to it at once: they do it one after the
+// other, under a lock of the folder tasks, and all but the first find it done.
+// One that dies is followed by the next that writes. Without the lock a program
+// that read the old marker before a newer program replaced it would write its
+// own over that one's.
+func (s *Store) upgrade(ctx context.Context) error {
 	if s.version.Load() == storeVersion {
 		return nil
 	}
 	s.upgrading.Lock()
 	defer s.upgrading.Unlock()
-	have, err := s.markerNow()
+	root, err := saferead.OpenDir(s.home)
+	if err != nil {
+		return fmt.Errorf("upgrade the task store: %w", classify(err))
+	}
+	defer root.Close()
+	lock, err := lockFolder(ctx, root, "tasks")
 	if err != nil {
 		return fmt.Errorf("upgrade the task store: %w", err)
 	}
-	if have < storeVersion {
-		if err := s.replaceMarker(have); err != nil {
-			return fmt.Errorf("upgrade the task store: %w", err)
+	defer lock.Close()
+	have, err := s.markerNow()
+	if err == nil && have < storeVersion {
+		if err = s.dropRows(root); err == nil {
+			err = s.replaceMarker(have)
 		}
+	}
+	if err != nil {
+		return fmt.Errorf("upgrade the task store: %w", err)
 	}
 	s.version.Store(storeVersion)
 	return nil
+}
+
+// dropRows removes the rows of a time when the store was of this version
+// already. Since then a program wrote that keeps none, so they say nothing; the
+// next start makes them anew. Durable before the marker, which makes them count.
+func (s *Store) dropRows(root *saferead.Dir) error {
+	d, err := root.OpenDir(liveFolder)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return classify(err)
+	}
+	defer d.Close()
+	if err := s.fs.Remove(d, rowsName); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return classify(err)
+	}
+	return s.fs.SyncDir(d)
 }
 
 // markerNow reads the marker of an open store.

@@ -320,5 +320,5 @@ func (s *Store) usable(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return s.upgrade()
+	return s.upgrade(ctx)
 }

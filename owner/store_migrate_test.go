@@ -2,6 +2,7 @@ package owner
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -322,5 +324,87 @@ func TestMigrationRefused(t *testing.T) {
 				t.Fatal("something was written")
 			}
 		})
+	}
+}
+
+// A store of version 2 that was of version 3 before, because an older program that met its change put its own marker
+// over the newer one: what that program wrote is in no index, so the index of before counts for nothing.
+func TestMigrationForgetsAnOldIndex(t *testing.T) {
+	home := oldHome(t)
+	s := quickStore(t, home, false)
+	ids, err := s.List()
+	if err != nil {
+		t.Fatal(err)
+	}
+	look := func(_ context.Context, id TaskID) (*Task, error) { task, err := s.Get(id); return &task, err }
+	if err := s.Reindex(t.Context(), look); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.PutAway(t.Context(), ids); err != nil {
+		t.Fatal(err)
+	}
+	const waits = TaskID("third") // ended; the older program continues it
+	if x, whole, err := s.Index(); err != nil || !whole || slices.Contains(x.Live, waits) {
+		t.Fatalf("%+v, %v, %v", x, whole, err)
+	}
+	live := filesOf(t, filepath.Join(home, liveFolder))
+	mustApply(t, s, continueOf(waits, "e3", 2))
+	if err := os.RemoveAll(filepath.Join(home, liveFolder)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(home, liveFolder), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, b := range live {
+		writeFile(t, filepath.Join(home, liveFolder, name), []byte(b))
+	}
+	writeFile(t, filepath.Join(home, "tasks", markerName), []byte(oldMarker(2)))
+
+	for _, when := range []string{"before", "after"} {
+		next := quickStore(t, home, false)
+		if awake, err := next.Awake(); err != nil || !slices.Contains(awake, waits) {
+			t.Errorf("%s its change: awake %q, %v", when, awake, err)
+		}
+		rows, err := next.Rows(func(_ TaskID, err error) error { return err })
+		if i := slices.IndexFunc(rows, func(r Row) bool { return r.ID == waits }); err != nil || i < 0 || rows[i].Status != Queued {
+			t.Errorf("%s its change: rows %+v, %v", when, rows, err)
+		}
+		mustApply(t, next, submitOf(TaskID("new-"+when), "n-"+when))
+		wantSound(t, next)
+	}
+	if string(readFile(t, filepath.Join(home, "tasks", oldMarkerName(2)))) != oldMarker(2) {
+		t.Error("the old marker was not kept")
+	}
+}
+
+// A program that read the old marker just before a newer program replaced it finds the newer one, and leaves it.
+func TestMigrationBesideANewerProgram(t *testing.T) {
+	home := oldHome(t)
+	s := quickStore(t, home, false)
+	root, err := saferead.OpenDir(home)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	newer, err := lockFolder(t.Context(), root, "tasks") // as the newer one does
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, request := make(chan error, 1), encoded(t, submitOf("new", "n1"))
+	go func() {
+		_, err := s.Apply(context.Background(), request)
+		got <- err
+	}()
+	const theirs = `{"v":"holdfast.task-store.v4"}` + "\n"
+	writeFile(t, filepath.Join(home, "tasks", markerName), []byte(theirs))
+	select {
+	case err := <-got:
+		t.Fatalf("it did not wait for the lock: %v", err)
+	default:
+	}
+	newer.Close()
+	wantErr(t, <-got, ErrNewer)
+	if b := readFile(t, filepath.Join(home, "tasks", markerName)); string(b) != theirs {
+		t.Fatalf("the marker is %s", b)
 	}
 }
