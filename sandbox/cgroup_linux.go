@@ -47,11 +47,11 @@ func newCgroup() *cgroup {
 	if !on(layerMemory) || groupsUnusable.Load() {
 		return nil
 	}
-	own, err := os.ReadFile("/proc/self/cgroup")
+	own, err := readKernel("/proc/self/cgroup")
 	if err != nil {
 		return nil
 	}
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	mounts, err := readKernel("/proc/self/mountinfo")
 	if err != nil {
 		return nil
 	}
@@ -157,16 +157,8 @@ func groupIn(places []groupPlace) *cgroup {
 	return g
 }
 
-// setGroup writes to a file of a group that the kernel made: none is created.
-func setGroup(dir, file, value string) error {
-	f, err := os.OpenFile(filepath.Join(dir, file), os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	_, err = f.WriteString(value)
-	return err
-}
+// setGroup writes to a file of a group.
+func setGroup(dir, file, value string) error { return writeKernel(filepath.Join(dir, file), value) }
 
 // sweepGroups removes what turns of supervisors that died left: the kernel
 // refuses where a process is still in one. A group of a supervisor that lives
@@ -229,7 +221,7 @@ func (g *cgroup) exceeded() bool {
 	if g.v2 {
 		file = "memory.events"
 	}
-	b, err := os.ReadFile(filepath.Join(g.memory, file))
+	b, err := readKernel(filepath.Join(g.memory, file))
 	if err != nil {
 		return false
 	}

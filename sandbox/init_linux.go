@@ -378,7 +378,7 @@ func countAlive() int {
 		if err != nil || pid == 1 {
 			continue
 		}
-		b, err := os.ReadFile("/proc/" + e.Name() + "/stat")
+		b, err := readKernel("/proc/" + e.Name() + "/stat")
 		if err != nil {
 			continue
 		}

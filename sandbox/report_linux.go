@@ -2,7 +2,6 @@ package sandbox
 
 import (
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 
@@ -34,7 +33,7 @@ func readOutside(pid int, k kind, memory int64) (o surroundings, err error) {
 		return o, fmt.Errorf("read the sandbox's namespaces: %w", err)
 	}
 	for file, to := range map[string]*string{"/uid_map": &o.uidMap, "/gid_map": &o.gidMap} {
-		b, err := os.ReadFile(procDir(pid) + file)
+		b, err := readKernel(procDir(pid) + file)
 		if err != nil {
 			return o, fmt.Errorf("read the sandbox's id maps: %w", err)
 		}

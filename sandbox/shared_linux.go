@@ -196,7 +196,7 @@ func othersRunning() int {
 	}
 	n := 0
 	for _, e := range entries {
-		status, err := os.ReadFile("/proc/" + e.Name() + "/status")
+		status, err := readKernel("/proc/" + e.Name() + "/status")
 		if err != nil || !bytes.Contains(status, []byte(fmt.Sprintf("\nUid:\t%d\t", os.Getuid()))) {
 			continue
 		}
