@@ -68,7 +68,7 @@ func (e *execution) checkAll(ctx, keep context.Context, t *Task) (*CheckEvidence
 	if t.Run.Admission.Context != "" {
 		if _, err := e.store.contextWhole(t.ID, t.Run); err != nil {
 			// A verdict would be about a task of which nobody can say any more what it was given to read.
-			return nil, "the frozen context of the turn cannot be read whole; run holdfast check", nil
+			return nil, "the frozen context of the turn cannot be read whole; run holdfast check", err
 		}
 	}
 	for i := range plan.Suites {
