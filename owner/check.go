@@ -19,7 +19,7 @@ import (
 
 // Check verifies every durable file of the store, read-only, and calls report
 // for each with its absolute path: every log replayed from its header, with
-// all its commands reserved, its grants and retained changes kept and its transcripts as sealed;
+// all its commands reserved, its grants, frozen contexts and retained changes kept and its transcripts as sealed;
 // every identity shard; the indexes of workspaces and of tasks; every blob against its name. It may run beside
 // writers. ErrCorrupt when anything was reported as not ok.
 func (s *Store) Check(report func(path string, ok bool, detail string)) error {
@@ -132,6 +132,12 @@ func (c *checker) task(dir string) {
 			if err := c.s.keptWhole(st.id, &r); err != nil {
 				hash := strings.TrimPrefix(string(r.Result.Artifacts), "sha256:")
 				c.file(c.s.blobs, hash[:2]+"/"+hash, func() error { return fmt.Errorf("changes of task %s: %w", st.id, err) })
+			}
+		}
+		if r.Admission.Context != "" {
+			if _, err := c.s.contextWhole(st.id, &r); err != nil {
+				hash := strings.TrimPrefix(string(r.Admission.Context), "sha256:")
+				c.file(c.s.blobs, hash[:2]+"/"+hash, func() error { return fmt.Errorf("frozen context of task %s: %w", st.id, err) })
 			}
 		}
 		g := r.Admission.GrantDigest

@@ -24,10 +24,11 @@ type CheckIntent struct {
 // it is recorded and whenever it is read.
 type CheckReport struct {
 	Attempt  int            `json:"attempt"`
-	Verdict  Checks         `json:"verdict"`            // passed, failed or unavailable
-	Reason   string         `json:"reason,omitempty"`   // why there is no evidence
-	Evidence *CheckEvidence `json:"evidence,omitempty"` // nil: nothing was run, or nothing that ran can count
-	At       int64          `json:"at"`                 // Unix milliseconds
+	Context  Digest         `json:"context_digest,omitempty"` // of the run's admission
+	Verdict  Checks         `json:"verdict"`                  // passed, failed or unavailable
+	Reason   string         `json:"reason,omitempty"`         // why there is no evidence
+	Evidence *CheckEvidence `json:"evidence,omitempty"`       // nil: nothing was run, or nothing that ran can count
+	At       int64          `json:"at"`                       // Unix milliseconds
 }
 
 // CheckEvidence is what was seen of the suites.
@@ -159,6 +160,8 @@ func checked(n *Task, epoch Epoch, r CheckReport) error {
 	}
 	candidate := n.Run.Result.Candidate
 	switch {
+	case r.Context != n.Run.Admission.Context:
+		return malformed("the report is about another frozen context")
 	case r.Evidence == nil && (r.Verdict != ChecksUnavailable || !line(r.Reason, maxArchive) || strings.Contains(r.Reason, "/")):
 		return malformed("without evidence a report is unavailable, and says why on one line without a path")
 	case r.Evidence != nil && (r.Reason != "" || !r.Evidence.sound(plan, candidate)):

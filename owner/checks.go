@@ -43,7 +43,7 @@ func runChecks(ctx context.Context, s *Store, id TaskID, p parts) (Task, error) 
 	}
 	defer func() { _ = s.release(keep, c) }() // an entry that stays counts for nothing
 	e.fault("check-intent")
-	r := CheckReport{Attempt: t.Run.Attempts, Verdict: ChecksUnavailable}
+	r := CheckReport{Attempt: t.Run.Attempts, Context: t.Run.Admission.Context, Verdict: ChecksUnavailable}
 	var detail error
 	r.Evidence, r.Reason, detail = e.checkAll(ctx, keep, &t)
 	if r.Evidence != nil && !r.Evidence.sound(t.Run.Admission.Checks, t.Run.Result.Candidate) {
@@ -65,6 +65,12 @@ func runChecks(ctx context.Context, s *Store, id TaskID, p parts) (Task, error) 
 // checkAll runs the plan. Without evidence it says why, on a line that names no path.
 func (e *execution) checkAll(ctx, keep context.Context, t *Task) (*CheckEvidence, string, error) {
 	plan, workspace, candidate := t.Run.Admission.Checks, t.Run.Admission.Workspace, t.Run.Result.Candidate
+	if t.Run.Admission.Context != "" {
+		if _, err := e.store.contextWhole(t.ID, t.Run); err != nil {
+			// A verdict would be about a task of which nobody can say any more what it was given to read.
+			return nil, "the frozen context of the turn cannot be read whole; run holdfast check", err
+		}
+	}
 	for i := range plan.Suites {
 		if why := plan.Suites[i].holds(workspace); why != "" {
 			return nil, why, nil

@@ -41,7 +41,7 @@ func (w *workbench) requiring(manifests ...string) func(*Grant) {
 	w.t.Helper()
 	r := Requirements{Schema: requirementsSchema, Version: 1,
 		Plan:               Plan{Schema: planSchema, InputDigest: candidatePlace, Seconds: 30, Reads: true, Network: true},
-		InstructionTargets: []string{}, SourceExclusions: []string{}, TaskSources: []string{"issue-5"}}
+		InstructionTargets: []string{}, SourceExclusions: []string{}, TaskSources: []string{"issue-5"}, Knowledge: []Knowledge{}}
 	for i, m := range manifests {
 		b := readFile(w.t, m)
 		var names struct {
@@ -56,13 +56,7 @@ func (w *workbench) requiring(manifests ...string) func(*Grant) {
 		r.Plan.Checks = append(r.Plan.Checks, PlanCheck{ID: id, Manifest: m, ManifestDigest: DigestOf(b), Arguments: []string{candidatePlace},
 			Seconds: 20, OutputBytes: 4096, Acceptance: Acceptance{"suite", DigestOf(readFile(w.t, names.Detect.Binary)), candidatePlace}})
 	}
-	return func(g *Grant) {
-		g.Write, g.Requirements = true, &r
-		r.Knowledge = nil
-		if err := json.Unmarshal([]byte("[]"), &r.Knowledge); err != nil {
-			w.t.Fatal(err)
-		}
-	}
+	return func(g *Grant) { g.Write, g.Requirements = true, &r }
 }
 
 // turn runs a turn that changes a file, with these suites.
@@ -315,7 +309,7 @@ func TestForgedVerdict(t *testing.T) {
 			Said: &SuiteSays{planSchema, plan.Suites[i].ProgramDigest, candidate, verdict}}
 	}
 	report := func(change func(r *CheckReport)) Event {
-		r := CheckReport{Attempt: 1, Verdict: ChecksPassed,
+		r := CheckReport{Attempt: 1, Context: task.Run.Admission.Context, Verdict: ChecksPassed,
 			Evidence: &CheckEvidence{Before: candidate, After: candidate, Suites: []SuiteRun{run(0, "passed"), run(1, "passed")}}}
 		change(&r)
 		return Event{Checked: &r}
@@ -331,6 +325,8 @@ func TestForgedVerdict(t *testing.T) {
 		{"a suite twice", func(r *CheckReport) { r.Evidence.Suites[1] = run(0, "passed") }},
 		{"one more after a failure", func(r *CheckReport) { r.Verdict, r.Evidence.Suites[0] = ChecksFailed, run(0, "failed") }},
 		{"in no time that was planned", func(r *CheckReport) { r.Evidence.ElapsedMS = (plan.Seconds + 61) * 1000 }},
+		{"about another context", func(r *CheckReport) { r.Context = aDigest }},
+		{"about no context", func(r *CheckReport) { r.Context = "" }},
 		{"another attempt", func(r *CheckReport) { r.Attempt = 2 }},
 		{"not run, but failed", func(r *CheckReport) { r.Evidence, r.Reason, r.Verdict = nil, "x", ChecksFailed }},
 	} {

@@ -150,7 +150,7 @@ func (e *execution) openTranscript(ctx context.Context, a *admittedTurn) (*trans
 	// A device may read every line of this: digests and limits, never a path of this machine. The paths stand in
 	// the task's log, which stays here.
 	pinned := run.Admission
-	steps = append(steps, traceStep{source: "system", message: "admitted", extra: map[string]any{
+	admitted := map[string]any{
 		"grant_digest": pinned.GrantDigest, "adapter": pinned.Adapter, "source_revision": pinned.SourceRevision,
 		"source_snapshot": pinned.SourceSnapshot,
 		"program_digest":  pinned.ProgramDigest, "prompt_digest": pinned.Prompt, "read_revision": pinned.ReadRevision,
@@ -158,7 +158,13 @@ func (e *execution) openTranscript(ctx context.Context, a *admittedTurn) (*trans
 		"read_paths": len(a.spec.Read), "environment": e.grant.Environment, "wall_seconds": e.grant.WallSeconds,
 		"stream_bytes": e.grant.StreamBytes, "memory_bytes": e.grant.MemoryBytes,
 		"disk_bytes": a.spec.DiskBytes, "disk_files": a.spec.DiskFiles, "slot": a.spec.Slot,
-	}})
+	}
+	if a.frozen != nil {
+		// Kept as evidence; whether the program read any of it nobody can say.
+		admitted["context_digest"] = pinned.Context
+		admitted["instructions"], admitted["knowledge"] = len(a.frozen.doc.Instructions), len(a.frozen.doc.Knowledge)
+	}
+	steps = append(steps, traceStep{source: "system", message: "admitted", extra: admitted})
 	if w := t.Worktree; w != nil {
 		// Whoever reads the page must not take the workspace's files for what the turn saw.
 		steps = append(steps, traceStep{source: "system", message: "works in a worktree of its own, made from commit " + w.Base +

@@ -60,8 +60,9 @@ type execution struct {
 	store *Store
 	id    TaskID
 	grant Grant
-	epoch Epoch // of the run, from admission on
-	turn  int   // known from admission on
+	epoch Epoch             // of the run, from admission on
+	turn  int               // known from admission on
+	ahead *sandbox.Prepared // nil until the machine is looked at
 }
 
 func execute(ctx context.Context, s *Store, id TaskID, grantBytes []byte, p parts) (Task, error) {
@@ -79,6 +80,7 @@ func execute(ctx context.Context, s *Store, id TaskID, grantBytes []byte, p part
 	defer own.Release()
 	p.fault("owned")
 	e := &execution{parts: p, store: s, id: id, grant: g}
+	defer func() { e.ahead.Discard() }()
 	t, a, err := e.admit(ctx, grantBytes)
 	if err != nil {
 		return t, err
@@ -96,7 +98,7 @@ func (e *execution) run(ctx, keep context.Context, a *admittedTurn) (Task, error
 	if err != nil {
 		return e.refused(keep, tr, true, err)
 	}
-	p, err := sandbox.Start(a.spec)
+	p, err := e.ahead.Start(a.spec)
 	if err != nil {
 		return e.refused(keep, tr, true, err) // nothing ran and nothing is left
 	}

@@ -25,6 +25,7 @@ type admittedTurn struct {
 	unread  []Correction // corrections that this turn is the first to read
 	place   place
 	source  *snapshot.Tree // the workspace as it was pinned
+	frozen  *frozen        // what was kept of it to read; nil without requirements
 }
 
 // program is the pinned executable. Two observations of one program are equal.
@@ -96,14 +97,15 @@ func (e *execution) notStarted(ctx context.Context, t Task, no *cannot) (Task, *
 	return after, nil, errors.Join(refuse(no.code, "couldn't start: %s", no.cause), no.detail)
 }
 
-// observe looks at everything that is pinned. It writes a worktree and the grant's blob, both of which may be left
-// without an admission and are found again by the next owner.
+// observe looks at everything that is pinned. It writes a worktree, the grant's blob and those of the frozen context,
+// all of which may be left without an admission and are found again by the next owner.
 func (e *execution) observe(ctx context.Context, t *Task, grantBytes []byte) (*admittedTurn, *Admission, error) {
 	g := &e.grant
 	network, allow, err := networkOf(g)
 	if err != nil {
 		return nil, nil, err
 	}
+	e.ahead = sandbox.Prepare(network, slot(e.id)) // while the machine and the workspace are looked at
 	// Asked anew by each owner: what the machine allows can change, and nothing may be admitted that cannot be confined.
 	if able := e.probe(); able.Mechanism == "" && !(able.Degraded && g.Degraded) {
 		return nil, nil, &cannot{"not_enforceable", "this machine cannot confine turns; run holdfast doctor", nil}
@@ -117,6 +119,10 @@ func (e *execution) observe(ctx context.Context, t *Task, grantBytes []byte) (*a
 		return nil, nil, err
 	}
 	checks, err := freezeChecks(g.Requirements, at.workspace)
+	if err != nil {
+		return nil, nil, err
+	}
+	frozen, err := freezeContext(g.Requirements, at.workspace, source)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -174,7 +180,13 @@ func (e *execution) observe(ctx context.Context, t *Task, grantBytes []byte) (*a
 		Prompt: DigestOf([]byte(prompt)), ReadRevision: t.Revision, TraceFile: TraceName(t.Turn()),
 		Checks: checks, Owner: owner, At: e.now().UnixMilli(),
 	}
-	return &admittedTurn{program: exe, spec: spec, unread: t.Unconsumed(), place: at, source: source}, ad, nil
+	if frozen != nil {
+		frozen.bind(t.ID, t.Turn(), ad)
+		if ad.Context, err = e.keepContext(ctx, frozen); err != nil {
+			return nil, nil, err
+		}
+	}
+	return &admittedTurn{program: exe, spec: spec, unread: t.Unconsumed(), place: at, source: source, frozen: frozen}, ad, nil
 }
 
 // pinProgram observes the executable: its own canonical path, regular, executable, and the digest of its bytes.

@@ -150,6 +150,11 @@ func (s *Store) mustKeep(ctx context.Context, t *Task, before int64) (string, er
 		return "", err
 	}
 	for _, r := range append(t.Earlier[:len(t.Earlier):len(t.Earlier)], lastRun(t)...) {
+		if r.Admission.Context != "" {
+			if _, err := s.contextWhole(t.ID, &r); err != nil {
+				return "", err
+			}
+		}
 		if r.Result.Artifacts == "" {
 			continue
 		}

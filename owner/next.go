@@ -252,6 +252,8 @@ func admitted(n, t *Task, epoch Epoch, a Admission) error {
 		return malformed("network is a JSON value of at most %d bytes", maxDocument)
 	case a.Checks != nil && !a.Checks.valid():
 		return malformed("the frozen checks are out of bounds")
+	case a.Context != "" && (!a.Context.valid() || a.Checks == nil || a.SourceSnapshot == ""):
+		return malformed("a frozen context is sha256: and 64 lowercase hex characters, of a turn with checks and a snapshot")
 	case a.Owner.PID <= 0:
 		return malformed("the owner process has a positive pid")
 	}

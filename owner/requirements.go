@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	jsonv2 "github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 )
 
 // The schemas of what an execution grant asks to be checked afterwards.
@@ -29,15 +28,15 @@ const (
 
 // Requirements are what a turn must come to and how that is found out, by suites that its program cannot touch.
 type Requirements struct {
-	Schema             string           `json:"schema"`
-	Version            int64            `json:"version"`
-	Requirements       []Requirement    `json:"requirements"`
-	Plan               Plan             `json:"plan"`
-	InstructionTargets []string         `json:"instruction_targets"`
-	SourceExclusions   []string         `json:"source_exclusions"`
-	TaskSources        []string         `json:"task_sources"`
-	CheckLineage       []Lineage        `json:"check_lineage"`
-	Knowledge          []jsontext.Value `json:"knowledge"`
+	Schema             string        `json:"schema"`
+	Version            int64         `json:"version"`
+	Requirements       []Requirement `json:"requirements"`
+	Plan               Plan          `json:"plan"`
+	InstructionTargets []string      `json:"instruction_targets"` // files and folders whose AGENTS.md are frozen
+	SourceExclusions   []string      `json:"source_exclusions"`
+	TaskSources        []string      `json:"task_sources"`
+	CheckLineage       []Lineage     `json:"check_lineage"`
+	Knowledge          []Knowledge   `json:"knowledge"`
 }
 
 // Requirement is one of them, with the checks that cover it.
@@ -82,7 +81,7 @@ type Lineage struct {
 }
 
 // parseRequirements reads the member of a grant: strict JSON, closed, with every member. The error is an *Error,
-// unsupported_schema for another version and for what this one does not do: retained knowledge and instructions.
+// unsupported_schema for another version.
 func parseRequirements(b []byte, task TaskID) (*Requirements, error) {
 	var r Requirements
 	if err := jsonv2.Unmarshal(b, &r, jsonv2.RejectUnknownMembers(true)); err != nil {
@@ -91,10 +90,7 @@ func parseRequirements(b []byte, task TaskID) (*Requirements, error) {
 	if r.Schema != requirementsSchema || r.Plan.Schema != planSchema {
 		return nil, refuse("unsupported_schema", "requirements are not %s with a plan of %s", requirementsSchema, planSchema)
 	}
-	if len(r.InstructionTargets) > 0 || len(r.Knowledge) > 0 {
-		return nil, refuse("unsupported_schema", "this version retains neither instructions nor knowledge with requirements")
-	}
-	for _, why := range []string{r.bounds(), r.Plan.bounds(), r.coverage(), r.lineage(task)} {
+	for _, why := range []string{r.bounds(), r.Plan.bounds(), r.coverage(), r.lineage(task), r.reading(task)} {
 		if why != "" {
 			return nil, invalidGrant("requirements: %s", why)
 		}
@@ -171,10 +167,7 @@ func (r *Requirements) lineage(task TaskID) string {
 	if len(r.TaskSources) == 0 || !sources(r.TaskSources) || !sources(r.SourceExclusions) {
 		return "sources are 1 to 256 IDs of at most 1 KiB, each once"
 	}
-	own := map[string]bool{}
-	for _, s := range slices.Concat(r.TaskSources, r.SourceExclusions, []string{string(task)}) {
-		own[s], own[withoutRun(s)] = true, true
-	}
+	own := r.own(task)
 	if len(r.CheckLineage) != len(r.Plan.Checks) {
 		return "there is one lineage for each check"
 	}
@@ -187,6 +180,38 @@ func (r *Requirements) lineage(task TaskID) string {
 			if own[s] || own[withoutRun(s)] {
 				return "check " + c.ID + " comes from a source of the task"
 			}
+		}
+	}
+	return ""
+}
+
+// own is what the task comes from, in every spelling that counts as the same.
+func (r *Requirements) own(task TaskID) map[string]bool {
+	own := map[string]bool{}
+	for _, s := range slices.Concat(r.TaskSources, r.SourceExclusions, []string{string(task)}) {
+		own[s], own[withoutRun(s)] = true, true
+	}
+	return own
+}
+
+// reading: what is to be frozen for the turn to read is named by plain paths, within bounds.
+func (r *Requirements) reading(task TaskID) string {
+	if len(r.InstructionTargets) > maxTargets || len(r.Knowledge) > maxKnowledge {
+		return "at most 64 instruction targets and 16 pieces of knowledge"
+	}
+	for _, t := range r.InstructionTargets {
+		if !inTree(t) {
+			return "an instruction target is a plain path below the workspace, outside of any .git"
+		}
+	}
+	own := r.own(task)
+	for i := range r.Knowledge {
+		k := &r.Knowledge[i]
+		if why := k.sound(own); why != "" {
+			return why
+		}
+		if slices.ContainsFunc(r.Knowledge[:i], func(other Knowledge) bool { return other.ID == k.ID }) {
+			return "knowledge " + k.ID + " stands twice"
 		}
 	}
 	return ""

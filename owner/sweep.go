@@ -177,6 +177,16 @@ func (s *Store) named(ctx context.Context) (map[Digest]bool, error) {
 		}
 		for _, r := range append(t.Earlier, lastRun(&t)...) {
 			named[r.Admission.GrantDigest] = true
+			if r.Admission.Context != "" {
+				named[r.Admission.Context] = true
+				c, err := s.context(id, &r)
+				if err != nil {
+					return nil, err
+				}
+				for _, p := range c.parts() {
+					named[p.digest] = true
+				}
+			}
 			if r.Result == nil || r.Result.Artifacts == "" {
 				continue
 			}

@@ -189,7 +189,8 @@ type Admission struct {
 	ReadRevision   int64            `json:"read_revision"` // task revision that the context read
 	TraceFile      string           `json:"trace_file"`
 	Checks         *CheckPlan       `json:"checks,omitempty"`
-	Owner          sandbox.Identity `json:"owner"` // the owner process
+	Context        Digest           `json:"context_digest,omitempty"` // the manifest of what was frozen to read, a blob; absent without Checks
+	Owner          sandbox.Identity `json:"owner"`                    // the owner process
 	At             int64            `json:"at"`
 }
 

@@ -1,13 +1,17 @@
 package sandbox
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"reflect"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+
+	"holdfast/internal/skip"
 )
 
 func TestGroupPlaces(t *testing.T) {
@@ -42,7 +46,7 @@ func TestGroupFiles(t *testing.T) {
 	// The kernel makes a group's files with it; here nobody does, so a group
 	// without them must be given up and leave nothing.
 	dir := t.TempDir()
-	if g := groupIn([]groupPlace{{dir: dir, v2: true}, {dir: dir, controller: "memory"}}, 64<<20); g != nil {
+	if g := groupIn([]groupPlace{{dir: dir, v2: true}, {dir: dir, controller: "memory"}}); g != nil {
 		t.Errorf("%+v", g)
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
@@ -95,5 +99,58 @@ func TestSweepGroups(t *testing.T) {
 		if _, err := os.Stat(d); (err == nil) != want {
 			t.Errorf("%s is there: %v", filepath.Base(d), err == nil)
 		}
+	}
+}
+
+// TestGroupVersion2 places a process in a real group of version 2, which needs
+// no controller, and ends it with the group. No memory can be bounded there, and
+// the group does not say that it is.
+func TestGroupVersion2(t *testing.T) {
+	root := ""
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range groupPlaces([]byte("0::/\n"), mounts) {
+		root = p.dir
+	}
+	dir := filepath.Join(root, groupPrefix+strconv.Itoa(os.Getpid())+"-test")
+	if root == "" {
+		skip.Missing(t, "control groups of version 2 are not mounted")
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		skip.Root(t, "make a control group where none is delegated")
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.Remove(dir) })
+	g := &cgroup{dirs: []string{dir}, memory: dir, v2: true}
+	if _, err := os.Stat(filepath.Join(dir, "memory.max")); err != nil {
+		if g.bound(64 << 20); g.bounds() {
+			t.Error("it says that it bounds memory, and this kernel has no file for that")
+		}
+	}
+	held := exec.Command("/bin/sleep", "600")
+	if err := held.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.add(held.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
+	placed, err := os.ReadFile(procDir(held.Process.Pid) + "/cgroup")
+	if err != nil || !strings.Contains(string(placed), filepath.Base(dir)) {
+		t.Errorf("%v: %s", err, placed)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- held.Wait() }()
+	if !g.end() {
+		t.Error("the group stays")
+		held.Process.Signal(syscall.SIGTERM)
+	}
+	var status *exec.ExitError
+	if err := <-ended; !errors.As(err, &status) || status.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+		t.Errorf("the process ended otherwise: %v", err)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%v", err)
 	}
 }

@@ -32,29 +32,30 @@ const (
 // this process may make groups there, which is root. nil is none: the meter and
 // the limits of processes then hold alone, and the Report says so.
 type cgroup struct {
-	dirs   []string
-	memory string // the directory whose memory is bounded, "" where none is
-	v2     bool
+	dirs    []string
+	memory  string // the directory that bounds memory
+	v2      bool
+	bounded bool // whether it does so yet
 }
 
 // groupsUnusable is set once a process could not be placed: a machine that
 // lets groups be made and not be used is not asked again.
 var groupsUnusable atomic.Bool
 
-// newCgroup makes the group of a turn with this memory limit, 0 for none.
-func newCgroup(memory int64) *cgroup {
-	if memory == 0 || !on(layerMemory) || groupsUnusable.Load() {
+// newCgroup makes the group of a turn.
+func newCgroup() *cgroup {
+	if !on(layerMemory) || groupsUnusable.Load() {
 		return nil
 	}
-	own, err := os.ReadFile("/proc/self/cgroup")
+	own, err := readKernel("/proc/self/cgroup")
 	if err != nil {
 		return nil
 	}
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	mounts, err := readKernel("/proc/self/mountinfo")
 	if err != nil {
 		return nil
 	}
-	return groupIn(groupPlaces(own, mounts), memory)
+	return groupIn(groupPlaces(own, mounts))
 }
 
 // groupPlace is a directory in which a turn's group may be made.
@@ -113,10 +114,10 @@ func groupPlaces(own, mounts []byte) (places []groupPlace) {
 }
 
 // groupIn makes the group in the first place of version 2 that bounds memory,
-// else in those of version 1. It returns nil where no memory can be bounded.
-func groupIn(places []groupPlace, memory int64) *cgroup {
+// else in those of version 1. It returns nil where no memory can be bounded; none
+// is yet.
+func groupIn(places []groupPlace) *cgroup {
 	name := groupPrefix + strconv.Itoa(os.Getpid()) + "-" + strconv.FormatInt(time.Now().UnixNano(), 36)
-	limit := strconv.FormatInt(memory+max(groupSlack, memory/8), 10)
 	tasks := strconv.Itoa(groupTasks)
 	g := &cgroup{}
 	for _, p := range places {
@@ -131,13 +132,12 @@ func groupIn(places []groupPlace, memory int64) *cgroup {
 		var err error
 		switch {
 		case p.v2:
-			err = errors.Join(setGroup(dir, "memory.max", limit), setGroup(dir, "memory.oom.group", "1"))
+			err = errors.Join(setGroup(dir, "memory.max", "max"), setGroup(dir, "memory.oom.group", "1"))
 			setGroup(dir, "memory.swap.max", "0") // where swap is counted
 			setGroup(dir, "pids.max", tasks)
 			g.v2 = err == nil
 		case p.controller == "memory":
-			err = setGroup(dir, "memory.limit_in_bytes", limit)
-			setGroup(dir, "memory.memsw.limit_in_bytes", limit)
+			err = setGroup(dir, "memory.limit_in_bytes", "-1")
 		default:
 			err = setGroup(dir, "pids.max", tasks)
 		}
@@ -157,16 +157,8 @@ func groupIn(places []groupPlace, memory int64) *cgroup {
 	return g
 }
 
-// setGroup writes to a file of a group that the kernel made: none is created.
-func setGroup(dir, file, value string) error {
-	f, err := os.OpenFile(filepath.Join(dir, file), os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	_, err = f.WriteString(value)
-	return err
-}
+// setGroup writes to a file of a group.
+func setGroup(dir, file, value string) error { return writeKernel(filepath.Join(dir, file), value) }
 
 // sweepGroups removes what turns of supervisors that died left: the kernel
 // refuses where a process is still in one. A group of a supervisor that lives
@@ -188,8 +180,23 @@ func sweepGroups(dir string) {
 	}
 }
 
+// bound bounds the group's memory to a turn's limit and what it may have beyond.
+// Where that fails, or the limit is 0, the group bounds none.
+func (g *cgroup) bound(memory int64) {
+	if g == nil || memory == 0 {
+		return
+	}
+	limit := strconv.FormatInt(memory+max(groupSlack, memory/8), 10)
+	if g.v2 {
+		g.bounded = setGroup(g.memory, "memory.max", limit) == nil
+		return
+	}
+	g.bounded = setGroup(g.memory, "memory.limit_in_bytes", limit) == nil
+	setGroup(g.memory, "memory.memsw.limit_in_bytes", limit) // where swap is counted
+}
+
 // bounds reports whether the group bounds memory.
-func (g *cgroup) bounds() bool { return g != nil }
+func (g *cgroup) bounds() bool { return g != nil && g.bounded }
 
 // add places a process, and with it whatever it makes from then on.
 func (g *cgroup) add(pid int) error {
@@ -214,7 +221,7 @@ func (g *cgroup) exceeded() bool {
 	if g.v2 {
 		file = "memory.events"
 	}
-	b, err := os.ReadFile(filepath.Join(g.memory, file))
+	b, err := readKernel(filepath.Join(g.memory, file))
 	if err != nil {
 		return false
 	}

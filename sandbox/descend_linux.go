@@ -103,7 +103,7 @@ var errStat = errors.New("a process's stat file cannot be read")
 
 // parentOf returns the parent and the state of a process.
 func parentOf(pid int) (parent int, state byte, err error) {
-	b, err := os.ReadFile(procDir(pid) + "/stat")
+	b, err := readKernel(procDir(pid) + "/stat")
 	if err != nil {
 		return 0, 0, err
 	}

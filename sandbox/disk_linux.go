@@ -236,7 +236,7 @@ func (m *diskMeter) heldIn(dir string, files map[uint64]int64) {
 			m.blind = m.blind || err == nil && info["scm_fds"] != "" && info["scm_fds"] != "0"
 		}
 	}
-	maps, err := os.ReadFile(dir + "/maps")
+	maps, err := readKernel(dir + "/maps")
 	if err != nil {
 		m.closed(dir)
 		return

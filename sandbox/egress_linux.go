@@ -58,17 +58,17 @@ func (everything) Address(proxy.Endpoint, netip.Addr, []netip.Addr) proxy.Verdic
 	return proxy.Allowed
 }
 
-// inherit adds init's end to what init inherits, and tells the plan.
-func (e *egress) inherit(p *plan, files []*os.File) []*os.File {
+// join adds init's end to what init is handed, and tells the plan.
+func (e *egress) join(p *plan, files []*os.File) []*os.File {
 	if e == nil {
 		return files
 	}
-	p.ProxyPort, p.ProxyFD = proxyPort, initSourceFD+len(files)
-	return append(files[:len(files):len(files)], e.child)
+	p.ProxyPort, p.ProxyFD = proxyPort, len(files)
+	return append(files, e.child)
 }
 
-// forked lets go of init's end.
-func (e *egress) forked() {
+// handed lets go of init's end.
+func (e *egress) handed() {
 	if e != nil {
 		e.child.Close()
 	}
@@ -105,25 +105,17 @@ func (e *egress) end() *proxy.Record {
 
 // takeListener receives one descriptor and holds it against what was asked for.
 func takeListener(pair int) (net.Listener, error) {
-	var b [1]byte
-	room := make([]byte, unix.CmsgSpace(4*4))
-	_, n, _, _, err := unix.Recvmsg(pair, b[:], room, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+	fds, err := receiveFiles(pair, 1, unix.MSG_DONTWAIT)
 	if err != nil {
 		return nil, err
-	}
-	var fds []int
-	messages, err := unix.ParseSocketControlMessage(room[:n])
-	for _, m := range messages {
-		rights, rerr := unix.ParseUnixRights(&m)
-		fds, err = append(fds, rights...), errors.Join(err, rerr)
 	}
 	files := make([]*os.File, len(fds))
 	for i, fd := range fds {
 		files[i] = os.NewFile(uintptr(fd), "proxy")
 		defer files[i].Close() // the listener has a copy
 	}
-	if err != nil || len(files) != 1 {
-		return nil, fmt.Errorf("%d descriptors instead of one: %w", len(files), errors.Join(err))
+	if len(files) != 1 {
+		return nil, fmt.Errorf("%d descriptors instead of one", len(files))
 	}
 	at, err := unix.Getsockname(fds[0])
 	if err != nil {

@@ -19,6 +19,7 @@ type frameKind byte
 const (
 	framePlan    frameKind = 'S' // supervisor to init: a plan
 	frameHistory frameKind = 'H' // supervisor to init: the history file
+	frameIdle    frameKind = 'I' // init to supervisor: it waits for its plan; empty
 	frameReady   frameKind = 'V' // init to supervisor: a posture
 	frameRefuse  frameKind = 'E' // before ready: a failure
 	frameFault   frameKind = 'X' // after release: why the program could not be executed
@@ -31,6 +32,7 @@ const (
 var frameBounds = map[frameKind]uint32{
 	framePlan:    8 << 20, // arguments and environment, in base64
 	frameHistory: maxHistory,
+	frameIdle:    0,
 	frameReady:   256 << 10,
 	frameRefuse:  16 << 10,
 	frameFault:   16 << 10,

@@ -46,7 +46,7 @@ func TestFrames(t *testing.T) {
 func FuzzReport(f *testing.F) {
 	var good bytes.Buffer
 	writeFrame(&good, frameReply, []byte("{}"))
-	writeJSON(&good, frameDone, ended{Ran: true, Exit: 3, Reaped: 1})
+	writeJSON(&good, frameDone, ended{Exit: 3, Reaped: 1})
 	f.Add(good.Bytes())
 	f.Add([]byte{byte(frameFault), 0, 0, 0, 1, 'x'})
 	f.Add([]byte{byte(frameDone), 0, 0, 0, 2, '{', '}'})

@@ -1,5 +1,10 @@
 package sandbox
 
+import (
+	"errors"
+	"fmt"
+)
+
 // plan is a Spec after the supervisor resolved and pinned what it names.
 type plan struct {
 	Program exact   `json:"program"`
@@ -13,7 +18,7 @@ type plan struct {
 	Cover     []exact  `json:"cover"` // directories hidden under an empty, read-only tmpfs
 	HostNet   bool     `json:"host_net"`
 	ProxyPort int      `json:"proxy_port"` // of 127.0.0.1 inside; 0: no proxy
-	ProxyFD   int      `json:"proxy_fd"`   // where init passes its listener out
+	ProxyFD   int      `json:"proxy_fd"`   // which of the files handed over init passes its listener out by
 	// MemoryCgroup: a memory cgroup holds the turn, and counts what no process maps.
 	MemoryCgroup bool   `json:"memory_cgroup"`
 	Filter       []byte `json:"filter"`  // the system call filter, as the kernel takes it
@@ -28,6 +33,39 @@ type plan struct {
 	DiskBase amount `json:"disk_base"` // what was in it before
 }
 
+// Places among the files that are handed over with a plan.
+const (
+	fileStdin = iota
+	fileGate  // what the program's process waits at
+	fileFirst // detached mounts, and init's end of the egress
+)
+
+// maxHanded is how many files are handed over at most: the kernel takes 253.
+const maxHanded = fileFirst + maxRead + 8
+
+// place puts descriptors where the plan has places among the files that came
+// with it.
+func (p *plan) place(files []int) error {
+	at := func(place *int) error {
+		if *place == 0 {
+			return nil
+		}
+		if *place < fileFirst || *place >= len(files) {
+			return fmt.Errorf("the plan names file %d of %d", *place, len(files))
+		}
+		*place = files[*place]
+		return nil
+	}
+	if len(files) < fileFirst {
+		return fmt.Errorf("%d files came with the plan", len(files))
+	}
+	err := at(&p.ProxyFD)
+	for i := range p.Sources {
+		err = errors.Join(err, at(&p.Sources[i].FD))
+	}
+	return err
+}
+
 // sockets reports whether the program may make internet sockets: where there is
 // no network, no socket is of any use.
 func (p plan) sockets() bool { return p.HostNet || p.ProxyPort != 0 }
@@ -38,7 +76,7 @@ type source struct {
 	ID    fileID `json:"id"`
 	Dir   bool   `json:"dir"`
 	Write bool   `json:"write"`
-	FD    int    `json:"fd"` // a detached mount that init inherits; 0: init opens Path
+	FD    int    `json:"fd"` // which of the files handed over is its detached mount; 0: init opens Path
 }
 
 // confined is what cannot be read back of what was done to the leaf.
@@ -66,7 +104,6 @@ type posture struct {
 
 // ended is how the turn went, seen from inside.
 type ended struct {
-	Ran      bool   `json:"ran"`     // the program was released
 	Stopped  bool   `json:"stopped"` // a stop came before the program ended
 	Memory   bool   `json:"memory"`  // all were killed because they used too much memory together
 	Disk     bool   `json:"disk"`    // all were killed because the workspace grew too much

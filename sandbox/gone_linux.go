@@ -27,7 +27,7 @@ func Gone(id Identity) (bool, error) {
 	if id.Shared {
 		return false, errUnprovable
 	}
-	inUse, err := namespaceInUse(id)
+	inUse, err := namespaceInUse(id, 0)
 	return err == nil && !inUse, err
 }
 
@@ -40,7 +40,9 @@ var errUnprovable = errors.New("the turn ran without namespaces, so nothing can 
 // are this user's, or everybody's where this is root. So are zombies: after the
 // death of a supervisor the group's init is reaped by the machine's first
 // process, which in a container may take its time or never do it.
-func namespaceInUse(id Identity) (bool, error) {
+//
+// The process except does not count; 0 is none.
+func namespaceInUse(id Identity, except int) (bool, error) {
 	if id.PIDNS == 0 {
 		return false, nil
 	}
@@ -52,7 +54,7 @@ func namespaceInUse(id Identity) (bool, error) {
 	found := false
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
+		if err != nil || pid == except {
 			continue
 		}
 		if link, err := os.Readlink(procDir(pid) + "/ns/pid"); err != nil || link != want {

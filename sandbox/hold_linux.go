@@ -38,11 +38,7 @@ func userNamespace(owner [2]uint32, host int) (*os.File, error) {
 		runtime.KeepAlive(wait)
 	}()
 	for name, id := range map[string]uint32{"/gid_map": owner[1], "/uid_map": owner[0]} {
-		f, err := os.OpenFile(procDir(pid)+name, os.O_WRONLY, 0)
-		if err == nil {
-			_, err = fmt.Fprintf(f, "%d %d 1\n", id, host)
-			err = errors.Join(err, f.Close())
-		}
+		err := writeKernel(procDir(pid)+name, fmt.Sprintf("%d %d 1\n", id, host))
 		if err != nil {
 			return nil, notEnforceable("owners cannot be mapped to user "+strconv.Itoa(host), err)
 		}

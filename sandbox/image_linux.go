@@ -59,7 +59,7 @@ var selfImage = sync.OnceValues(func() (string, error) {
 })
 
 // imageFD is above every descriptor that a stage inherits.
-const imageFD = initSourceFD + maxRead + 8
+const imageFD = initFreeFD
 
 // seal makes a memfd unchangeable for ever.
 func seal(fd int) error {

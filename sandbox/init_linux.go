@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,15 +15,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Descriptors that init inherits. Sources follow.
+// Descriptors that init inherits. What is handed over with the plan comes after
+// them.
 const (
 	initPlanFD    = 3
 	initControlFD = 4
 	initReportFD  = 5
-	initStdinFD   = 6
-	initStdoutFD  = 7
-	initStderrFD  = 8
-	initSourceFD  = 9
+	initStdoutFD  = 6
+	initStderrFD  = 7
+	initFreeFD    = 8
 )
 
 // Messages on the control pipe. Its end means that the supervisor is gone.
@@ -43,11 +44,10 @@ func initMain() {
 	if on(layerSignals) {
 		defaultSignals()
 	}
-	if on(layerDumpable) {
-		unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
-	}
+	var in initStage
+	in.lookable(0)
 	unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC)
-	in := initStage{report: rawFile(initReportFD)}
+	in.report = rawFile(initReportFD)
 	defer func() {
 		if r := recover(); r != nil {
 			in.fail(fmt.Errorf("init: %v", r))
@@ -62,11 +62,21 @@ func initMain() {
 type initStage struct {
 	plan   plan
 	report rawFile
-	gate   int // write end of what the program's process waits at
-	faults int // read end of what it says
-	leaf   int // its pid
+	stdin  int
+	gate   int    // what the program's process waits at
+	faults int    // read end of what it says
+	leaf   int    // its pid
+	child  *child // what it runs on, until it executes the program
 	turn   processes
 	done   confined
+}
+
+// lookable opens and closes this process's memory, and its directory in /proc, to
+// whoever has the same user.
+func (in *initStage) lookable(open uintptr) {
+	if on(layerDumpable) {
+		unix.Prctl(unix.PR_SET_DUMPABLE, open, 0, 0, 0)
+	}
 }
 
 // fail reports why nothing runs, and ends the namespace.
@@ -77,10 +87,21 @@ func (in *initStage) fail(err error) {
 
 // prepare does everything up to the gate.
 func (in *initStage) prepare() error {
-	var err error
+	if err := writeFrame(in.report, frameIdle, nil); err != nil {
+		return err
+	}
+	warm()
+	files, err := receiveFiles(initPlanFD, maxHanded, 0)
+	if err != nil {
+		return fmt.Errorf("take the files of the plan: %w", err)
+	}
 	if in.plan, err = readPlan(rawFile(initPlanFD)); err != nil {
 		return err
 	}
+	if err := in.plan.place(files); err != nil {
+		return err
+	}
+	in.stdin, in.gate = files[fileStdin], files[fileGate]
 	in.turn.loose = in.plan.shared()
 	if os.Getpid() != 1 && !in.turn.loose {
 		return errors.New("this stage runs only as the first process of a sandbox")
@@ -97,6 +118,9 @@ func (in *initStage) prepare() error {
 	if err := in.settle(history); err != nil {
 		return err
 	}
+	// The program's process is in this one's memory, which is closed to being
+	// looked into; but it has to be read back. Nothing runs yet that could look.
+	in.lookable(1)
 	if err := in.startLeaf(); err != nil {
 		return err
 	}
@@ -120,7 +144,25 @@ func (in *initStage) prepare() error {
 			return notEnforceable("the confinement could not be read back", err)
 		}
 	}
+	in.lookable(0)
 	return writeJSON(in.report, frameReady, seen)
+}
+
+// warm goes, while no plan is there, once through code that a turn takes: the
+// pages of a program come into memory when they are first used.
+func warm() {
+	waiting := []unix.PollFd{{Fd: initPlanFD, Events: unix.POLLIN}}
+	if n, err := unix.Poll(waiting, 0); n != 0 || err != nil {
+		return
+	}
+	const own = "/proc/self"
+	var p plan
+	seen := posture{}
+	json.Unmarshal([]byte(`{"program":"","argv":[""],"program_id":{},"sources":[{"id":{}}],"filter":"","disk":{}}`), &p)
+	readStatus(own + "/status")
+	seen.Namespaces, _ = namespaces(own)
+	seen.Files, _ = inherited(own)
+	json.Marshal(seen)
 }
 
 // settle makes what surrounds the program: the view, or without namespaces
@@ -141,25 +183,21 @@ func (in *initStage) settle(history []byte) error {
 }
 
 func (in *initStage) startLeaf() error {
-	var gate, faults [2]int
-	for _, p := range []*[2]int{&gate, &faults} {
-		if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
-			return err
-		}
-		// Above the descriptors that the program's process lays out.
-		for i, low := range p {
-			high, err := unix.FcntlInt(uintptr(low), unix.F_DUPFD_CLOEXEC, initSourceFD)
-			if err != nil {
-				return err
-			}
-			unix.Close(low)
-			p[i] = high
-		}
+	var faults [2]int
+	if err := unix.Pipe2(faults[:], unix.O_CLOEXEC); err != nil {
+		return err
 	}
-	c, err := newChild(in.plan, gate[0], faults[1])
+	// Above the descriptors that the program's process lays out.
+	high, err := unix.FcntlInt(uintptr(faults[1]), unix.F_DUPFD_CLOEXEC, initFreeFD)
 	if err != nil {
 		return err
 	}
+	unix.Close(faults[1])
+	c, err := newChild(in.plan, in.stdin, in.gate, high)
+	if err != nil {
+		return err
+	}
+	in.child = c
 	in.leaf, err = spawn(c, func() error {
 		var err error
 		if in.done, err = confine(in.plan); err == nil && in.done.Landlock.Scope&unix.LANDLOCK_SCOPE_SIGNAL != 0 {
@@ -172,10 +210,10 @@ func (in *initStage) startLeaf() error {
 	}
 	// The streams must end when the last process of the turn ends, so init
 	// keeps no copy of them.
-	for _, fd := range []int{initStdinFD, initStdoutFD, initStderrFD, gate[0], faults[1]} {
+	for _, fd := range []int{in.stdin, initStdoutFD, initStderrFD, in.gate, high} {
 		unix.Close(fd)
 	}
-	in.gate, in.faults = gate[1], faults[0]
+	in.faults = faults[0]
 	return nil
 }
 
@@ -192,7 +230,7 @@ func (in *initStage) serve() {
 	var left time.Time // when the main process ended
 	var fault []byte
 	grace := time.NewTimer(time.Hour)
-	alive := true
+	alive, ran := true, false
 	var over, full <-chan struct{} // nil until the program runs
 	var again <-chan time.Time     // goes on killing, where one time is not enough
 	kill := func() {
@@ -213,19 +251,20 @@ func (in *initStage) serve() {
 				}
 				control = nil
 				kill()
-			case c == controlRelease && !e.Ran && !e.Stopped:
-				e.Ran = true
+			case c == controlRelease && !ran && !e.Stopped:
+				// The supervisor opens the gate itself, right after it said so: here
+				// it may have been open for a moment.
+				ran = true
 				// What watches goes on for as long as the turn, so it needs the
 				// collector that the short stages go without.
 				debug.SetGCPercent(100)
 				full = watchDisk(in.plan)
-				unix.Write(in.gate, []byte{controlRelease})
 				if in.plan.Memory > 0 && on(layerMemory) && !in.turn.loose {
 					over = watchMemory(newMeter(in.plan))
 				}
 			case c == controlStop && !e.Stopped:
 				e.Stopped = alive
-				if !e.Ran {
+				if !ran {
 					kill()
 					break
 				}
@@ -339,7 +378,7 @@ func countAlive() int {
 		if err != nil || pid == 1 {
 			continue
 		}
-		b, err := os.ReadFile("/proc/" + e.Name() + "/stat")
+		b, err := readKernel("/proc/" + e.Name() + "/stat")
 		if err != nil {
 			continue
 		}

@@ -51,13 +51,7 @@ func writeIPC(pid int, memory int64) error {
 		{"msgmni", "128"},
 		{"sem", "250 32000 100 128"},
 	} {
-		f, err := os.OpenFile("/proc/sys/kernel/"+bound.name, os.O_WRONLY, 0)
-		if err != nil {
-			return err
-		}
-		_, err = f.WriteString(bound.value)
-		f.Close()
-		if err != nil {
+		if err := writeKernel("/proc/sys/kernel/"+bound.name, bound.value); err != nil {
 			return err
 		}
 	}

@@ -4,14 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"runtime"
 	"strconv"
-	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"holdfast/internal/procid"
 )
@@ -24,29 +19,14 @@ const (
 	waitLimit = 10 * time.Second
 )
 
-// initCaps are what init needs: mounts, dropping the leaf's bounding set, and
-// writing the namespace's own limits.
-var initCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SETPCAP, unix.CAP_SYS_RESOURCE}
-
-// capsFor adds the right to bring loopback up where that is needed.
-func capsFor(network Network) []uintptr {
-	if network == NetworkAllow {
-		return append(initCaps[:len(initCaps):len(initCaps)], unix.CAP_NET_ADMIN)
-	}
-	return initCaps
-}
-
-// turn is the supervisor's side of one init.
+// turn is the supervisor's side of one init that was told its plan.
 type turn struct {
+	*first
 	spec    Spec
-	scratch string  // of a turn without namespaces, removed at its end; "" with them
-	filter  []byte  // the system call filter that was asked for
-	group   *cgroup // nil where the machine gives none
-	proc    *os.Process
-	pipes   *pipes
+	scratch string   // of a turn without namespaces, removed at its end; "" with them
+	filter  []byte   // the system call filter that was asked for
+	gate    *os.File // a byte lets the program run
 	egress  *egress
-	frames  chan frame
-	exited  chan struct{}
 	report  Report
 }
 
@@ -55,28 +35,28 @@ type frame struct {
 	payload []byte
 }
 
-func launch(spec Spec) (*Process, error) {
-	p, err := launchPlan(spec, false)
+func launch(spec Spec, ahead *Prepared) (*Process, error) {
+	p, err := launchPlan(spec, false, ahead)
 	if spec.Degraded && errors.Is(err, ErrNotEnforceable) {
 		return launchShared(spec, err)
 	}
 	return p, err
 }
 
-// launchPlan starts init and brings it to the gate. self runs this binary's
-// probe in place of the program.
-func launchPlan(spec Spec, self bool) (*Process, error) {
+// launchPlan brings an init to the gate, ahead's where it has one that fits. self
+// runs this binary's probe in place of the program.
+func launchPlan(spec Spec, self bool, ahead *Prepared) (*Process, error) {
 	pins, err := pin(spec, self)
 	if err != nil {
 		return nil, err
 	}
 	defer pins.close()
-	return launchFrom(spec, pins, self, "")
+	return launchFrom(spec, pins, self, "", ahead)
 }
 
-// launchFrom starts init for what was pinned; scratch is the private directory
-// of a turn without namespaces, "" with them.
-func launchFrom(spec Spec, pins *pinned, self bool, scratch string) (*Process, error) {
+// launchFrom brings an init to the gate for what was pinned; scratch is the
+// private directory of a turn without namespaces, "" with them.
+func launchFrom(spec Spec, pins *pinned, self bool, scratch string, ahead *Prepared) (*Process, error) {
 	env, err := environ(spec)
 	if err != nil {
 		return nil, err
@@ -99,182 +79,139 @@ func launchFrom(spec Spec, pins *pinned, self bool, scratch string) (*Process, e
 		p.Others = othersRunning()
 	}
 	p.Env = exactly(p.moved(env))
-	t := &turn{spec: spec, scratch: scratch, frames: make(chan frame, 4), exited: make(chan struct{})}
-	owner := -1
-	if os.Geteuid() == 0 {
-		owner = rootBase + spec.Slot
-	}
+	t := &turn{spec: spec, scratch: scratch}
 	if t.egress, err = newEgress(spec); err != nil {
 		return nil, err
 	}
-	t.group = newCgroup(spec.MemoryBytes)
+	t.first = ahead.take(spec)
+	prepared := t.first != nil
+	if !prepared {
+		if t.first, err = newFirst(kindOf(spec, p.shared())); err != nil {
+			t.egress.end()
+			return nil, err
+		}
+	}
+	t.group.bound(spec.MemoryBytes)
 	p.MemoryCgroup = t.group.bounds()
-	if t.pipes, err = newPipes(spec.Stdin, owner); err != nil {
-		t.group.end()
-		t.egress.end()
-		return nil, fmt.Errorf("start sandbox: %w", err)
-	}
-	inherited := t.egress.inherit(&p, pins.trees)
-	if t.filter, err = callFilter(p.grants()); err == nil {
-		p.Filter = t.filter
-		err = t.fork(inherited, owner)
-	}
-	t.egress.forked()
-	if err != nil {
-		t.group.end()
-		t.egress.end()
-		t.pipes.close()
-		return nil, err
-	}
-	go t.readFrames()
-	if err := t.group.add(t.proc.Pid); err != nil { // it waits for its plan
-		groupsUnusable.Store(true)
-		t.abandon()
-		return launchFrom(spec, pins, self, scratch)
-	}
-	go t.writePlan(p)
-	id, err := t.gate()
-	if err == nil {
-		err = t.egress.open()
-	}
+	id, err := t.begin(p, pins.trees)
 	if err != nil {
 		t.abandon()
+		t.egress.end()
+		t.close()
+		if prepared && errors.Is(err, errSilent) {
+			// Something of the machine's ended it while it waited, as for want of memory.
+			return launchFrom(spec, pins, self, scratch, nil)
+		}
 		return nil, err
 	}
 	return supervise(t, id), nil
 }
 
-// fork starts init. The goroutine that does so keeps its thread until init has
-// been waited for: the parent-death signal follows the thread, not the process.
-func (t *turn) fork(trees []*os.File, owner int) error {
-	exe, err := selfImage()
+// begin hands init its plan and waits until the program's process is at its
+// gate.
+func (t *turn) begin(p plan, trees []*os.File) (Identity, error) {
+	files := t.egress.join(&p, append(make([]*os.File, fileFirst), trees...))
+	var err error
+	if t.filter, err = callFilter(p.grants()); err != nil {
+		return Identity{}, err
+	}
+	p.Filter = t.filter
+	told, err := json.Marshal(p)
+	if err == nil {
+		err = t.handOver(files)
+	}
 	if err != nil {
+		return Identity{}, fmt.Errorf("start sandbox: %w", err)
+	}
+	go t.tell(told)
+	// Read while init works. Where it ended meanwhile, what it says goes before
+	// what could not be read.
+	out, unread := readOutside(t.proc.Pid, t.kind, t.spec.MemoryBytes)
+	seen, err := t.ready()
+	if err == nil {
+		err = unread
+	}
+	if err != nil {
+		return Identity{}, err
+	}
+	id, err := t.achieve(seen, out)
+	if err == nil {
+		err = t.egress.open()
+	}
+	return id, err
+}
+
+// handOver sends init what it needs open, in the order of the plan's places, and
+// lets go of it: the streams must end with the program's.
+func (t *turn) handOver(files []*os.File) (err error) {
+	defer t.egress.handed()
+	if files[fileStdin], err = openInput(t.spec.Stdin); err != nil {
 		return err
 	}
-	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
-	if err != nil {
+	defer files[fileStdin].Close()
+	if files[fileGate], t.gate, err = os.Pipe(); err != nil {
 		return err
 	}
-	defer null.Close()
-	files := append([]*os.File{null, null, null}, t.pipes.child...)
-	attr := &os.ProcAttr{Dir: "/", Env: stageEnv, Files: append(files, trees...), Sys: sysAttr(t.spec.Network, owner)}
-	if t.scratch != "" {
-		attr.Sys = sharedAttr()
-	}
-	started := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		proc, err := os.StartProcess(exe, []string{stageInit}, attr)
-		t.proc = proc
-		started <- err
-		if err != nil {
-			return
-		}
-		proc.Wait()
-		close(t.exited)
-	}()
-	err = <-started
-	t.pipes.closeChild()
-	if err != nil && passing(err) {
-		return fmt.Errorf("start sandbox: %w", err)
-	}
-	if err != nil {
-		return notEnforceable("namespaces cannot be made; allow unprivileged user namespaces (sysctl "+
-			"user.max_user_namespaces above 0, kernel.unprivileged_userns_clone=1 where it exists), "+
-			"or an AppArmor userns profile for this binary", err)
+	defer files[fileGate].Close()
+	if err := t.pipes.handOver(files); err != nil {
+		return fmt.Errorf("%w: %w", errSilent, err)
 	}
 	return nil
 }
 
-// passing tells a shortage of the moment from a machine that cannot.
-func passing(err error) bool {
-	for _, shortage := range []error{unix.EAGAIN, unix.ENOMEM, unix.EMFILE, unix.ENFILE, unix.EINTR} {
-		if errors.Is(err, shortage) {
-			return true
-		}
+// close lets go of the turn's descriptors.
+func (t *turn) close() {
+	if t.gate != nil {
+		t.gate.Close()
 	}
-	return false
+	t.pipes.close()
 }
 
-func sysAttr(network Network, owner int) *syscall.SysProcAttr {
-	sys := &syscall.SysProcAttr{
-		Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC |
-			unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP,
-		Pdeathsig:   syscall.SIGKILL,
-		Setsid:      true,
-		AmbientCaps: capsFor(network),
-		UidMappings: []syscall.SysProcIDMap{{ContainerID: workUID, HostID: os.Geteuid(), Size: 1}},
-		GidMappings: []syscall.SysProcIDMap{{ContainerID: workUID, HostID: os.Getegid(), Size: 1}},
-	}
-	if network != NetworkHost && on(layerNet) {
-		sys.Cloneflags |= unix.CLONE_NEWNET
-	}
-	if owner >= 0 {
-		sys.UidMappings[0].HostID, sys.GidMappings[0].HostID = owner, owner
-		// Only root may drop its supplementary groups, and does.
-		sys.GidMappingsEnableSetgroups = true
-		sys.Credential = &syscall.Credential{Uid: workUID, Gid: workUID}
-	}
-	return sys
-}
+// errSilent: init is gone, and had no part in why.
+var errSilent = errors.New("its first process ended without a word")
 
-// writePlan ends with the plan or with init, which holds the other end.
-func (t *turn) writePlan(p plan) {
+// tell writes the plan. It ends with it or with init, which holds the other end.
+func (t *turn) tell(plan []byte) {
 	defer t.pipes.plan.Close()
-	if err := writeJSON(t.pipes.plan, framePlan, p); err != nil {
+	if err := writeFrame(t.pipes.plan, framePlan, plan); err != nil {
 		return
 	}
-	if p.History {
+	if t.spec.History != nil {
 		writeFrame(t.pipes.plan, frameHistory, t.spec.History)
 	}
 }
 
-// readFrames ends with the report pipe. The report comes from code of ours, but
-// is decoded as if it did not.
-func (t *turn) readFrames() {
-	defer close(t.frames)
-	for {
-		kind, payload, err := readFrame(t.pipes.report)
-		if err != nil {
-			return
-		}
-		t.frames <- frame{kind, payload}
-		if kind == frameDone {
-			io.Copy(io.Discard, t.pipes.report)
-			return
-		}
-	}
-}
-
-// gate waits until the leaf is confined, and holds what was achieved against
-// what was asked.
-func (t *turn) gate() (Identity, error) {
+// ready waits until the leaf is confined, and returns what init read back.
+func (t *turn) ready() (seen posture, err error) {
 	limit := time.NewTimer(startLimit)
 	defer limit.Stop()
 	var f frame
 	select {
 	case f = <-t.frames:
 	case <-limit.C:
-		return Identity{}, fmt.Errorf("start sandbox: not ready after %s", startLimit)
+		return seen, fmt.Errorf("start sandbox: not ready after %s", startLimit)
 	}
 	switch f.kind {
 	case frameReady:
 	case frameRefuse:
 		var why failure
 		if err := json.Unmarshal(f.payload, &why); err != nil {
-			return Identity{}, fmt.Errorf("start sandbox: %w", err)
+			return seen, fmt.Errorf("start sandbox: %w", err)
 		}
-		return Identity{}, why.err()
+		return seen, why.err()
 	case 0:
-		return Identity{}, errors.New("start sandbox: its first process ended without a word")
+		return seen, fmt.Errorf("start sandbox: %w", errSilent)
 	default:
-		return Identity{}, fmt.Errorf("start sandbox: unexpected frame %q", f.kind)
+		return seen, fmt.Errorf("start sandbox: unexpected frame %q", f.kind)
 	}
-	var seen posture
 	if err := json.Unmarshal(f.payload, &seen); err != nil {
-		return Identity{}, fmt.Errorf("start sandbox: %w", err)
+		return seen, fmt.Errorf("start sandbox: %w", err)
 	}
+	return seen, nil
+}
+
+// achieve holds what was achieved against what was asked.
+func (t *turn) achieve(seen posture, out surroundings) (Identity, error) {
 	if err := filtered(seen, t.filter); err != nil {
 		return Identity{}, err
 	}
@@ -282,28 +219,12 @@ func (t *turn) gate() (Identity, error) {
 	if err != nil {
 		return Identity{}, fmt.Errorf("start sandbox: %w", err)
 	}
-	if t.report, err = achieved(t.spec, seen, t.proc.Pid, t.scratch != ""); err != nil {
+	if t.report, err = achieved(t.spec, seen, out, t.kind.shared); err != nil {
 		return Identity{}, err
 	}
-	t.limit()
+	t.limit(out.ipcBounded)
 	return Identity{PID: id.PID, StartTime: id.StartTime, BootID: id.BootID, PIDNS: t.report.Namespaces["pid"],
 		Shared: t.scratch != ""}, nil
-}
-
-// abandon ends a start that failed. Nothing of the program ever ran.
-func (t *turn) abandon() {
-	t.proc.Kill()
-	select {
-	case <-t.exited:
-	case <-time.After(waitLimit):
-	}
-	t.egress.end()
-	go func() { // lets readFrames end
-		for range t.frames {
-		}
-	}()
-	t.pipes.close()
-	t.group.end()
 }
 
 // procDir is the /proc directory of a process.

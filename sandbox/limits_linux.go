@@ -1,8 +1,8 @@
 package sandbox
 
-// limit puts in force, at the gate, what the supervisor bounds from outside, and
-// completes the Report with it.
-func (t *turn) limit() {
+// limit completes the Report with what holds the limits; ipc says whether the
+// IPC namespace is bounded.
+func (t *turn) limit(ipc bool) {
 	r := &t.report
 	if t.scratch != "" { // without namespaces: said elsewhere
 		r.Descendants = "subreaper"
@@ -21,8 +21,7 @@ func (t *turn) limit() {
 			r.Memory = "memcg+data-limit+sampler"
 		}
 	}
-	bounded := boundIPC(t.proc.Pid, t.spec.MemoryBytes)
-	r.Gaps = append(r.Gaps, limitGaps(t.spec, bounded, t.group.bounds())...)
+	r.Gaps = append(r.Gaps, limitGaps(t.spec, ipc, t.group.bounds())...)
 }
 
 // limitGaps says in plain words what the limits of a turn do not hold.

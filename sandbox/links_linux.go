@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
@@ -14,7 +13,7 @@ import (
 // upLinks lists the network links of this namespace that are up. Some kernels
 // put fallback devices of tunnels into every namespace; down, they carry nothing.
 func upLinks() ([]string, error) {
-	b, err := os.ReadFile("/proc/self/net/dev")
+	b, err := readKernel("/proc/self/net/dev")
 	if err != nil {
 		return nil, fmt.Errorf("list network links: %w", err)
 	}

@@ -146,7 +146,7 @@ func heldByIPC(proc string) (sum int64) {
 		"msg": {"cbytes": 1, "qnum": message},
 		"sem": {"nsems": semaphore},
 	} {
-		b, err := os.ReadFile(proc + "/sysvipc/" + file)
+		b, err := readKernel(proc + "/sysvipc/" + file)
 		if err != nil {
 			continue
 		}
@@ -196,7 +196,7 @@ func usageOf(dir string) usage {
 }
 
 func usageIn(dir string) (u usage, threads int64) {
-	status, err := os.ReadFile(dir + "/status")
+	status, err := readKernel(dir + "/status")
 	if err != nil {
 		return u, 0
 	}
@@ -226,7 +226,7 @@ func usageIn(dir string) (u usage, threads int64) {
 // share it, without what files() and heldByIPC count. A program can keep that
 // to itself, and then counts in full.
 func (m meter) shareOf(dir string, u usage) int64 {
-	b, err := os.ReadFile(dir + "/smaps_rollup")
+	b, err := readKernel(dir + "/smaps_rollup")
 	if err != nil || len(b) == 0 {
 		return u.total()
 	}
@@ -243,7 +243,7 @@ func (m meter) shareOf(dir string, u usage) int64 {
 	if shmem == 0 {
 		return sum
 	}
-	if b, err = os.ReadFile(dir + "/smaps"); err != nil || len(b) == 0 || m.shared == 0 {
+	if b, err = readKernel(dir + "/smaps"); err != nil || len(b) == 0 || m.shared == 0 {
 		return sum + shmem
 	}
 	counts := false

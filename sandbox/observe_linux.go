@@ -55,13 +55,13 @@ func observe(pid int) (posture, error) {
 		return seen, err
 	}
 	for file, to := range map[string]*string{"/uid_map": &seen.UIDMap, "/gid_map": &seen.GIDMap} {
-		b, err := os.ReadFile(proc + file)
+		b, err := readKernel(proc + file)
 		if err != nil {
 			return seen, err
 		}
 		*to = strings.Join(strings.Fields(string(b)), " ")
 	}
-	mounts, err := os.ReadFile(proc + "/mountinfo")
+	mounts, err := readKernel(proc + "/mountinfo")
 	if err != nil {
 		return seen, err
 	}
@@ -79,7 +79,7 @@ func observe(pid int) (posture, error) {
 	if seen.Files, err = inherited(proc); err != nil {
 		return seen, err
 	}
-	b, err := os.ReadFile("/proc/sys/user/max_user_namespaces")
+	b, err := readKernel("/proc/sys/user/max_user_namespaces")
 	seen.NestedUser = strings.TrimSpace(string(b))
 	return seen, err
 }
@@ -87,7 +87,7 @@ func observe(pid int) (posture, error) {
 // readStatus reads a /proc status file. Its values are the kernel's, except
 // Name, whose newlines the kernel escapes.
 func readStatus(path string) (map[string]string, error) {
-	b, err := os.ReadFile(path)
+	b, err := readKernel(path)
 	if err != nil {
 		return nil, err
 	}

@@ -80,7 +80,7 @@ func probe() ([]Check, []string, error) {
 	}
 	spec := Spec{Program: "/probe", Workspace: work, Write: true, Stdin: asked, Wall: 10 * time.Second,
 		StreamBytes: 64 << 10, MemoryBytes: 512 << 20, DiskBytes: 1 << 30, DiskFiles: 1000}.withDefaults() // as turns have it, so that the gaps are theirs
-	p, err := launchPlan(spec, true)
+	p, err := launchPlan(spec, true, nil)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -2,16 +2,50 @@ package sandbox
 
 import (
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
+// surroundings are what this process reads of init's confinement, which is the
+// program's too: nothing of it changes once init runs.
+type surroundings struct {
+	host, namespaces map[string]uint64
+	uidMap, gidMap   string // as the host sees them; from inside both sides look alike
+	status           map[string]string
+	ipcBounded       bool
+}
+
+// readOutside reads it of the init with this pid, and bounds its IPC, which only
+// this side can.
+func readOutside(pid int, k kind, memory int64) (o surroundings, err error) {
+	if o.status, err = readStatus(procDir(pid) + "/status"); err != nil {
+		return o, fmt.Errorf("read the sandbox's credentials: %w", err)
+	}
+	if k.shared { // init's namespaces are this process's, and closed to it besides
+		return o, nil
+	}
+	if o.host, err = namespaces("/proc/self"); err != nil {
+		return o, fmt.Errorf("read own namespaces: %w", err)
+	}
+	if o.namespaces, err = namespaces(procDir(pid)); err != nil {
+		return o, fmt.Errorf("read the sandbox's namespaces: %w", err)
+	}
+	for file, to := range map[string]*string{"/uid_map": &o.uidMap, "/gid_map": &o.gidMap} {
+		b, err := readKernel(procDir(pid) + file)
+		if err != nil {
+			return o, fmt.Errorf("read the sandbox's id maps: %w", err)
+		}
+		*to = strings.Join(strings.Fields(string(b)), " ")
+	}
+	o.ipcBounded = boundIPC(pid, memory)
+	return o, nil
+}
+
 // achieved makes the Report from what init read inside and what this process
-// reads outside. It fails where something that is never optional is missing.
-func achieved(s Spec, seen posture, pid int, shared bool) (Report, error) {
+// read outside. It fails where something that is never optional is missing.
+func achieved(s Spec, seen posture, out surroundings, shared bool) (Report, error) {
 	r := Report{
 		Mechanism: "linux-userns", Namespaces: map[string]uint64{}, UIDMap: "", GIDMap: "", Groups: []int{},
 		CapEff: seen.Caps["CapEff"], CapBnd: seen.Caps["CapBnd"], NoNewPrivs: seen.NoNewPrivs, Seccomp: seen.Seccomp,
@@ -30,28 +64,24 @@ func achieved(s Spec, seen posture, pid int, shared bool) (Report, error) {
 		return r, fmt.Errorf("read kernel version: %w", err)
 	}
 	r.Kernel = unix.ByteSliceToString(uts.Release[:])
-	if shared { // init's namespaces are this process's, and closed to it besides
+	if shared {
 		r.UIDMap, r.GIDMap = seen.UIDMap, seen.GIDMap
-	} else if err := r.ownNamespaces(s, seen, pid); err != nil {
+	} else if err := r.ownNamespaces(s, seen, out); err != nil {
 		return r, err
 	}
-	status, err := readStatus(procDir(pid) + "/status")
-	if err != nil {
-		return r, fmt.Errorf("read the sandbox's credentials: %w", err)
-	}
-	for _, g := range strings.Fields(status["Groups"]) {
+	for _, g := range strings.Fields(out.status["Groups"]) {
 		n, err := strconv.Atoi(g)
 		if err != nil {
 			return r, fmt.Errorf("read the sandbox's groups: %w", err)
 		}
-		if g != strings.Fields(status["Gid"])[0] {
+		if g != strings.Fields(out.status["Gid"])[0] {
 			r.Groups = append(r.Groups, n)
 		}
 	}
 	if shared {
 		return achievedShared(s, seen, r)
 	}
-	if err := required(seen, status); err != nil {
+	if err := required(seen, out.status); err != nil {
 		return r, err
 	}
 	r.Gaps = gaps(s, r)
@@ -60,35 +90,20 @@ func achieved(s Spec, seen posture, pid int, shared bool) (Report, error) {
 
 // ownNamespaces holds the namespaces of a turn against what was asked, and
 // writes them and their maps of users, as the host sees them, into the Report.
-func (r *Report) ownNamespaces(s Spec, seen posture, pid int) error {
-	host, err := namespaces("/proc/self")
-	if err != nil {
-		return fmt.Errorf("read own namespaces: %w", err)
-	}
-	outside, err := namespaces(procDir(pid))
-	if err != nil {
-		return fmt.Errorf("read the sandbox's namespaces: %w", err)
-	}
+func (r *Report) ownNamespaces(s Spec, seen posture, out surroundings) error {
 	for _, name := range namespaceNames {
-		own := outside[name] != host[name]
+		own := out.namespaces[name] != out.host[name]
 		if own {
-			r.Namespaces[name] = outside[name]
+			r.Namespaces[name] = out.namespaces[name]
 		}
 		if shared := name == "net" && (s.Network == NetworkHost || !on(layerNet)); own == shared {
 			return notEnforceable("the "+name+" namespace is not as asked", nil)
 		}
-		if seen.Namespaces[name] != outside[name] {
+		if seen.Namespaces[name] != out.namespaces[name] {
 			return notEnforceable("the program's process is in another "+name+" namespace", nil)
 		}
 	}
-	// The map as the host sees it; from inside both sides look alike.
-	for file, to := range map[string]*string{"/uid_map": &r.UIDMap, "/gid_map": &r.GIDMap} {
-		b, err := os.ReadFile(procDir(pid) + file)
-		if err != nil {
-			return fmt.Errorf("read the sandbox's id maps: %w", err)
-		}
-		*to = strings.Join(strings.Fields(string(b)), " ")
-	}
+	r.UIDMap, r.GIDMap = out.uidMap, out.gidMap
 	return nil
 }
 

@@ -9,8 +9,9 @@
 // Start is called by the execution owner, from any goroutine. This binary
 // executes itself once: the caller is the supervisor; init is the first process
 // of new user, mount, PID, network, IPC, UTS and cgroup namespaces, builds a
-// view from nothing and reaps. The leaf is a fork of a thread of init that gave
-// up every right; it waits for Release and becomes the program. So Reexec must
+// view from nothing and reaps. It can be had before its Spec is known (Prepare).
+// The leaf is a clone of a thread of init that gave up every right; it waits for
+// Release and becomes the program. So Reexec must
 // be the first statement of main, and package-level initialisation must be
 // cheap, here and in what this package imports. Nothing here is durable: the
 // caller stores the Identity before Release and asks Gone after a crash. When

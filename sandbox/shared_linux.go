@@ -77,7 +77,7 @@ func launchShared(spec Spec, why error) (*Process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start sandbox: %w", err)
 	}
-	p, err := launchFrom(spec, pins, false, scratch)
+	p, err := launchFrom(spec, pins, false, scratch, nil)
 	if err != nil {
 		os.RemoveAll(scratch)
 	}
@@ -196,7 +196,7 @@ func othersRunning() int {
 	}
 	n := 0
 	for _, e := range entries {
-		status, err := os.ReadFile("/proc/" + e.Name() + "/status")
+		status, err := readKernel("/proc/" + e.Name() + "/status")
 		if err != nil || !bytes.Contains(status, []byte(fmt.Sprintf("\nUid:\t%d\t", os.Getuid()))) {
 			continue
 		}

@@ -218,7 +218,7 @@ func (p *pinned) idmap(slot int) error {
 		if err != nil {
 			return err
 		}
-		s.FD = initSourceFD + len(p.trees)
+		s.FD = fileFirst + len(p.trees)
 		p.trees = append(p.trees, tree)
 	}
 	return nil

@@ -11,11 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The program's process is a fork of init and stays one until it executes the
-// program: a start of this binary costs as much as all the rest of a turn's.
-// A fork has one thread and no Go runtime behind it, so it runs one function
-// that makes system calls prepared beforehand and nothing else: it allocates
-// nothing, grows no stack, takes no lock.
+// The program's process is a clone of a thread of init, in init's memory, until
+// it executes the program: a start of this binary costs as much as all the rest
+// of a turn, and a copy of init's memory still much, because both sides then pay
+// for every page that they write. No Go runtime is behind it, so it runs one
+// function on a stack of its own that makes system calls prepared beforehand and
+// nothing else: it allocates nothing, grows no stack, takes no lock, and writes
+// only to its child.
 
 // step names what the program's process was doing when it failed.
 type step uint32
@@ -25,7 +27,6 @@ const (
 	stepSession
 	stepUmask
 	stepDirectory
-	stepDumpable
 	stepStreams
 	stepFiles
 	stepLimits
@@ -62,7 +63,7 @@ func (r record) err(p plan) error {
 		return fmt.Errorf("new session: %w", r.errno)
 	case stepDirectory:
 		return fmt.Errorf("enter workspace: %w", r.errno)
-	case stepDumpable, stepStreams, stepFiles, stepUmask:
+	case stepStreams, stepFiles, stepUmask:
 		return fmt.Errorf("prepare the program's process (step %d): %w", r.step, r.errno)
 	case stepLimits:
 		return fmt.Errorf("set limits: %w", r.errno)
@@ -90,8 +91,9 @@ type call struct {
 }
 
 // child is everything that the program's process needs. Whatever it points to
-// is on the heap, where nothing moves.
+// is on the heap, where nothing moves, and init keeps it until it ends.
 type child struct {
+	stack  [leafStack]byte
 	calls  []call
 	path   *byte
 	argv   []*byte
@@ -105,6 +107,10 @@ type child struct {
 	dir    *byte
 }
 
+// leafStack is what the program's process has as a stack, in bytes: leafMain and
+// what it calls are nosplit, which the linker holds to less than a tenth of it.
+const leafStack = 16 << 10
+
 // Descriptors of the program's process besides its streams, until execve.
 const (
 	leafGateFD   = 3
@@ -112,9 +118,9 @@ const (
 	leafLowFD    = 5 // the first that it closes
 )
 
-// newChild prepares the calls. gate and faults are init's descriptors, above
-// those that the child lays out.
-func newChild(p plan, gate, faults int) (*child, error) {
+// newChild prepares the calls. stdin, gate and faults are init's descriptors,
+// above those that the child lays out.
+func newChild(p plan, stdin, gate, faults int) (*child, error) {
 	c := &child{look: !p.Self}
 	var err error
 	path := string(p.Program)
@@ -143,7 +149,7 @@ func newChild(p plan, gate, faults int) (*child, error) {
 	// Its voice first: what fails after it is told.
 	c.add(stepStreams, unix.SYS_DUP3, uintptr(faults), leafFaultsFD, inherit)
 	c.add(stepStreams, unix.SYS_DUP3, uintptr(gate), leafGateFD, inherit)
-	for to, from := range []int{initStdinFD, initStdoutFD, initStderrFD} {
+	for to, from := range []int{stdin, initStdoutFD, initStderrFD} {
 		c.add(stepStreams, unix.SYS_DUP3, uintptr(from), uintptr(to), 0)
 	}
 	if on(layerFiles) {
@@ -152,9 +158,6 @@ func newChild(p plan, gate, faults int) (*child, error) {
 	c.add(stepSession, unix.SYS_SETSID)
 	c.add(stepUmask, unix.SYS_UMASK, 0o022)
 	c.add(stepDirectory, unix.SYS_CHDIR, uintptr(unsafe.Pointer(c.dir)))
-	// The copy of init's memory is closed to being looked into, as init's is;
-	// but init has to read this process back.
-	c.add(stepDumpable, unix.SYS_PRCTL, unix.PR_SET_DUMPABLE, 1)
 	if on(layerRlimits) {
 		return c, c.addLimits(p)
 	}
@@ -206,9 +209,9 @@ func (c *child) addLimits(p plan) error {
 	return nil
 }
 
-// spawn confines a thread of init, which cannot be undone, and forks
-// the program's process from it: that has the thread's credentials, its filter
-// and its domain from the first moment. The thread ends with this.
+// spawn confines a thread of init, which cannot be undone, and clones the
+// program's process from it: that has the thread's credentials, its filter and
+// its domain from the first moment. The thread ends with this.
 func spawn(c *child, confine func() error) (pid int, err error) {
 	done := make(chan struct{})
 	var once func()
@@ -224,31 +227,28 @@ func spawn(c *child, confine func() error) (pid int, err error) {
 		if err = confine(); err != nil {
 			return
 		}
-		var errno syscall.Errno
-		if pid, errno = fork(c); errno != 0 {
-			err = fmt.Errorf("start the program's process: %w", errno)
+		// The end of the stack, as the processors want it aligned.
+		top := unsafe.Pointer(uintptr(unsafe.Pointer(&c.stack)) + leafStack&^15)
+		if pid = cloneLeaf(unix.CLONE_VM|uintptr(unix.SIGCHLD), top, c); pid < 0 {
+			err = fmt.Errorf("start the program's process: %w", syscall.Errno(-pid))
 		}
 	}
 	go once()
 	<-done
-	runtime.KeepAlive(c)
 	return pid, err
 }
 
-// fork returns in init only. No handler of a signal is installed in init, so
-// none can run in the child.
+// leafMain is the program's process. No handler of a signal is installed in
+// init, so none can run here.
 //
+//go:nosplit
 //go:noinline
 //go:norace
 //go:nocheckptr
-func fork(c *child) (int, syscall.Errno) {
-	pid, _, errno := syscall.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
-	if errno != 0 || pid != 0 {
-		return int(pid), errno
-	}
-	// From here on this is the child.
+func leafMain(c *child) {
 	at := stepReady
 	var n uintptr
+	var errno syscall.Errno
 	for i := range c.calls {
 		k := &c.calls[i]
 		if _, _, errno = syscall.RawSyscall6(k.trap, k.a[0], k.a[1], k.a[2], k.a[3], 0, 0); errno != k.want {

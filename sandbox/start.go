@@ -11,9 +11,4 @@ package sandbox
 // nothing ran and nothing is left.
 //
 // Every started Process must be waited for. Any goroutine may call.
-func Start(spec Spec) (*Process, error) {
-	if err := spec.check(); err != nil {
-		return nil, err
-	}
-	return launch(spec.withDefaults())
-}
+func Start(spec Spec) (*Process, error) { return (*Prepared)(nil).Start(spec) }

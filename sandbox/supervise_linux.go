@@ -43,6 +43,7 @@ type supervision struct {
 	asked    time.Time // when the stop was asked for
 	spoken   time.Time // when init said how it went
 	ended    *ended
+	alone    chan bool // whether init was, when it said how it went
 	fault    string
 	reply    []byte
 }
@@ -114,8 +115,12 @@ func (s *supervision) open() error {
 	case !s.released.IsZero():
 		return errReleased
 	}
-	if _, err := s.turn.pipes.control.Write([]byte{controlRelease}); err != nil {
-		return errors.Join(errEnded, err)
+	// Init is told first, so that a stop, which it is told too, never finds it
+	// holding a program that runs for one behind its gate.
+	for _, to := range []*os.File{s.turn.pipes.control, s.turn.gate} {
+		if _, err := to.Write([]byte{controlRelease}); err != nil {
+			return errors.Join(errEnded, err)
+		}
 	}
 	s.released = time.Now()
 	return nil
@@ -137,6 +142,16 @@ func (s *supervision) take(f frame) {
 			return
 		}
 		s.ended, s.spoken = &e, time.Now()
+		if s.turn.scratch == "" {
+			// Init has no child left. That it is alone in its namespace now, and
+			// waited for later, proves as much as an empty one afterwards, and is
+			// found out while it ends.
+			s.alone = make(chan bool, 1)
+			go func() {
+				inUse, err := namespaceInUse(s.id, s.id.PID)
+				s.alone <- err == nil && !inUse
+			}()
+		}
 	default:
 		s.fault = "the sandbox's first process failed"
 		var why failure
@@ -163,7 +178,7 @@ func (s *supervision) finish(frames <-chan frame, reaped bool) {
 	<-s.drained
 	<-s.drained
 	s.out.end()
-	s.turn.pipes.close()
+	s.turn.close()
 	r := Result{Report: s.turn.report, Reply: s.reply, Fault: s.fault, Egress: s.turn.egress.end()}
 	r.Stdout, r.Stderr = s.out.produced()
 	if !s.released.IsZero() {
@@ -180,12 +195,21 @@ func (s *supervision) finish(frames <-chan frame, reaped bool) {
 		r.Cleanup.Confirmed = reaped && s.ended != nil && empty
 		os.RemoveAll(s.turn.scratch)
 	case reaped:
-		inUse, err := namespaceInUse(s.id)
-		r.Cleanup.Confirmed = err == nil && !inUse && empty
+		r.Cleanup.Confirmed = s.gone() && empty
 	}
 	r.Cleanup.Took += time.Since(over)
 	s.result = r
 	close(s.done)
+}
+
+// gone reports whether nothing is left of the namespace of an init that was
+// waited for.
+func (s *supervision) gone() bool {
+	if s.alone != nil && <-s.alone {
+		return true
+	}
+	inUse, err := namespaceInUse(s.id, 0)
+	return err == nil && !inUse
 }
 
 // conclude joins what init said with what this side asked for. Without a
@@ -214,7 +238,7 @@ func (s *supervision) conclude(r *Result) {
 		r.Ending = EndingDisk
 	case r.Fault != "":
 		r.Ending = EndingNone
-	case !e.Ran:
+	case s.released.IsZero():
 		r.Ending, r.Fault = EndingLost, "the program's process ended before it was released"
 	case e.Signal != 0:
 		r.Ending, r.Signal = EndingSignal, unix.SignalName(unix.Signal(e.Signal))

@@ -148,7 +148,8 @@ func leaveFirstThread() {
 			if first {
 				unix.RawSyscall(unix.SYS_EXIT, 0, 0, 0)
 			}
-			select {}
+			// Still locked, so the thread ends with it: the next one is another,
+			// until only the first is left to take.
 		}()
 		if <-done {
 			select {}

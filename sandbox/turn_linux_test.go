@@ -147,10 +147,12 @@ func TestStreamHeldOutsideDoesNotDelayTheEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	main := childOf(t, p.Identity().PID)
-	held, err := os.OpenFile(fmt.Sprintf("/proc/%d/fd/1", main), os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	var held *os.File
+	eventually(t, "standard output is open to others", time.Minute, func() (open bool) {
+		var err error
+		held, err = os.OpenFile(fmt.Sprintf("/proc/%d/fd/1", main), os.O_WRONLY, 0) // closed until the program is executed
+		return err == nil
+	})
 	defer held.Close()
 	write(t, filepath.Join(s.Workspace, "held"), "", 0o644)
 	r, o := finish(t, p)

@@ -36,7 +36,7 @@ func (g *globals) readStore() (*owner.Store, error) {
 
 func taskCommand(g *globals) *cobra.Command {
 	c := &cobra.Command{Use: "task", Short: "Tasks, as the person at the machine sees them"}
-	c.AddCommand(taskNew(g), taskStop(g), taskList(g), taskShow(g), taskView(g), taskStart(g), taskExecute(g), taskCheck(g), taskArtifact(g), taskDiff(g), taskIntegrate(g))
+	c.AddCommand(taskNew(g), taskStop(g), taskList(g), taskShow(g), taskView(g), taskStart(g), taskExecute(g), taskCheck(g), taskContext(g), taskArtifact(g), taskDiff(g), taskIntegrate(g))
 	for _, verb := range []string{"submit", "correct", "cancel", "continue"} {
 		c.AddCommand(taskApply(g, verb))
 	}
@@ -88,6 +88,9 @@ func writeTask(w io.Writer, t *owner.Task) {
 	}
 	if n := len(t.Unconsumed()); n > 0 {
 		fmt.Fprintf(w, "  waiting    %d corrections that no turn has read\n", n)
+	}
+	if r := t.Run; r != nil && r.Admission.Context != "" {
+		fmt.Fprintf(w, "  context    %s (holdfast task context shows it)\n", r.Admission.Context)
 	}
 	if r := t.Run; r != nil && r.Result != nil {
 		fmt.Fprintf(w, "  ended      %s after %d ms, cleanup confirmed: %v\n", r.Result.Ending, r.Result.ElapsedMS, r.Clear())

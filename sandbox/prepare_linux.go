@@ -1,0 +1,84 @@
+package sandbox
+
+import "sync/atomic"
+
+// Prepared is a start that was begun before its Spec was known: the first
+// process of a turn, in namespaces of its own, which waits to be told what to
+// show and to run. Nothing of any program runs in it and it holds nothing of a
+// workspace; it ends with this process, however that ends. Any goroutine may call
+// its methods. On a nil one nothing was prepared.
+type Prepared struct {
+	network Network
+	slot    int
+	taken   atomic.Bool
+	made    chan struct{} // closed once first is set
+	first   *first        // nil where none could be made
+}
+
+// Prepare begins a start for a turn with this Network and Slot, and returns at
+// once. To start a process and to make namespaces takes about as long as all the
+// rest of a start, so a caller that has something to do before it knows the Spec,
+// such as looking at the workspace, prepares first. That nothing can be prepared
+// is no error: Start then does all of it. The caller must Start or Discard.
+func Prepare(network Network, slot int) *Prepared {
+	p := &Prepared{network: network, slot: slot, made: make(chan struct{})}
+	go func() {
+		defer close(p.made)
+		// Nearly every turn has a bound of memory; without one the group bounds
+		// nothing.
+		if f, err := newFirst(kindOf(Spec{Network: network, Slot: slot, MemoryBytes: 1}, false)); err == nil {
+			p.first = f
+		}
+	}()
+	return p
+}
+
+// Start is the package's Start, with what was prepared where that fits the Spec
+// and is still there. It uses p up.
+func (p *Prepared) Start(spec Spec) (*Process, error) {
+	defer p.Discard()
+	if err := spec.check(); err != nil {
+		return nil, err
+	}
+	if p == nil { // at least while the Spec's files are looked at
+		p = Prepare(spec.Network, spec.Slot)
+		defer p.Discard()
+	}
+	return launch(spec.withDefaults(), p)
+}
+
+// Discard ends what was prepared and not used, and waits for its end.
+func (p *Prepared) Discard() {
+	if f := p.claim(); f != nil {
+		f.abandon()
+		f.pipes.close()
+	}
+}
+
+// Ready blocks until what is prepared waits for its Spec, or never will.
+func (p *Prepared) Ready() {
+	<-p.made
+	if p.first != nil {
+		select {
+		case <-p.first.idle:
+		case <-p.first.exited:
+		}
+	}
+}
+
+// claim is what was prepared, for the first who asks.
+func (p *Prepared) claim() *first {
+	if p == nil || p.taken.Swap(true) {
+		return nil
+	}
+	<-p.made
+	return p.first
+}
+
+// take is what was prepared where it can be used for s, else nil.
+func (p *Prepared) take(s Spec) *first {
+	if p == nil || p.network != s.Network || p.slot != s.Slot {
+		return nil // Start discards it
+	}
+	return p.claim()
+}
