@@ -124,13 +124,6 @@ func (in *initStage) prepare() error {
 	if err := in.startLeaf(); err != nil {
 		return err
 	}
-	said, err := readRecord(rawFile(in.faults))
-	if err != nil {
-		return fmt.Errorf("the program's process ended before it was confined: %w", err)
-	}
-	if said.step != stepReady {
-		return said.err(in.plan)
-	}
 	if dir, err := os.Readlink(procDir(in.leaf) + "/cwd"); err != nil || dir != string(in.plan.Dir) {
 		return fmt.Errorf("working directory is %q, not the workspace: %v", dir, err)
 	}
@@ -204,17 +197,23 @@ func (in *initStage) startLeaf() error {
 			c.expect(stepScope, unix.EPERM, unix.SYS_KILL, uintptr(os.Getpid()), 0)
 		}
 		return err
+	}, func() error {
+		// The streams must end when the last process of the turn ends, so init
+		// keeps no copy of them.
+		for _, fd := range []int{in.stdin, initStdoutFD, initStderrFD, in.gate, high} {
+			unix.Close(fd)
+		}
+		in.faults = faults[0]
+		said, err := readRecord(rawFile(in.faults))
+		if err != nil {
+			return fmt.Errorf("the program's process ended before it was confined: %w", err)
+		}
+		if said.step != stepReady {
+			return said.err(in.plan)
+		}
+		return nil
 	})
-	if err != nil {
-		return err
-	}
-	// The streams must end when the last process of the turn ends, so init
-	// keeps no copy of them.
-	for _, fd := range []int{in.stdin, initStdoutFD, initStderrFD, in.gate, high} {
-		unix.Close(fd)
-	}
-	in.faults = faults[0]
-	return nil
+	return err
 }
 
 // reaped is one process that ended.

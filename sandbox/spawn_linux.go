@@ -211,8 +211,11 @@ func (c *child) addLimits(p plan) error {
 
 // spawn confines a thread of init, which cannot be undone, and clones the
 // program's process from it: that has the thread's credentials, its filter and
-// its domain from the first moment. The thread ends with this.
-func spawn(c *child, confine func() error) (pid int, err error) {
+// its domain from the first moment. The thread ends with this, but not before
+// ready has returned, which waits for the process's first word: until then the
+// process may look where the thread keeps what is its own, and with cgo that
+// memory goes with the thread.
+func spawn(c *child, confine func() error, ready func() error) (pid int, err error) {
 	done := make(chan struct{})
 	var once func()
 	once = func() {
@@ -231,7 +234,9 @@ func spawn(c *child, confine func() error) (pid int, err error) {
 		top := unsafe.Pointer(uintptr(unsafe.Pointer(&c.stack)) + leafStack&^15)
 		if pid = cloneLeaf(unix.CLONE_VM|uintptr(unix.SIGCHLD), top, c); pid < 0 {
 			err = fmt.Errorf("start the program's process: %w", syscall.Errno(-pid))
+			return
 		}
+		err = ready()
 	}
 	go once()
 	<-done
