@@ -64,12 +64,15 @@ func TestGroupFiles(t *testing.T) {
 		"cannot be read":    {true, "other", "oom_kill 1\n", false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := &cgroup{memory: t.TempDir(), v2: row.v2}
+			g := &cgroup{memory: t.TempDir(), v2: row.v2, bounded: true}
 			if err := os.WriteFile(filepath.Join(g.memory, row.file), []byte(row.text), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			if g.exceeded() != row.want {
 				t.Error(!row.want)
+			}
+			if g.bounded = false; g.exceeded() {
+				t.Error("a group that bounds no memory was exceeded")
 			}
 		})
 	}

@@ -133,7 +133,6 @@ func groupIn(places []groupPlace) *cgroup {
 		switch {
 		case p.v2:
 			err = errors.Join(setGroup(dir, "memory.max", "max"), setGroup(dir, "memory.oom.group", "1"))
-			setGroup(dir, "memory.swap.max", "0") // where swap is counted
 			setGroup(dir, "pids.max", tasks)
 			g.v2 = err == nil
 		case p.controller == "memory":
@@ -189,6 +188,7 @@ func (g *cgroup) bound(memory int64) {
 	limit := strconv.FormatInt(memory+max(groupSlack, memory/8), 10)
 	if g.v2 {
 		g.bounded = setGroup(g.memory, "memory.max", limit) == nil
+		setGroup(g.memory, "memory.swap.max", "0") // where swap is counted
 		return
 	}
 	g.bounded = setGroup(g.memory, "memory.limit_in_bytes", limit) == nil
@@ -212,9 +212,10 @@ func (g *cgroup) add(pid int) error {
 }
 
 // exceeded reports whether the kernel killed a process of the group because it
-// used too much memory.
+// used too much memory. A group that bounds none has nothing to exceed: what the
+// kernel kills there it kills for want of memory elsewhere.
 func (g *cgroup) exceeded() bool {
-	if g == nil {
+	if !g.bounds() {
 		return false
 	}
 	file := "memory.oom_control"

@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"bytes"
+	"fmt"
 	"math"
 	"os"
 	"strconv"
@@ -45,11 +46,11 @@ func fileLimit(bound amount) uint64 {
 	return uint64(min(limitFileBytes, max(bound.Bytes, 1<<20)))
 }
 
-// watchDisk says once that the workspace of a plan grew by more than it may. It
-// never does where there is no bound.
-func watchDisk(p plan) <-chan struct{} {
+// planDisk is the meter of a plan's workspace, nil where there is no bound. What
+// cannot be measured must not run.
+func planDisk(p plan) (*diskMeter, error) {
 	if (p.Disk == amount{}) || !on(layerDisk) {
-		return nil
+		return nil, nil
 	}
 	bound := p.Disk
 	if bound.Bytes == 0 {
@@ -60,11 +61,9 @@ func watchDisk(p plan) <-chan struct{} {
 	}
 	m, err := newDiskMeter(string(p.Dir), p.DiskBase, bound)
 	if err != nil {
-		over := make(chan struct{})
-		close(over) // what cannot be measured must not run
-		return over
+		return nil, fmt.Errorf("measure the workspace: %w", err)
 	}
-	return m.watch()
+	return m, nil
 }
 
 // newDiskMeter measures the workspace at dir, inside. It needs a moment before
@@ -82,8 +81,11 @@ func newDiskMeter(dir string, base, bound amount) (*diskMeter, error) {
 }
 
 // watch says once that the workspace grew by more than it may. It ends with the
-// process.
+// process. A nil meter never says so.
 func (m *diskMeter) watch() <-chan struct{} {
+	if m == nil {
+		return nil
+	}
 	over := make(chan struct{})
 	go func() {
 		walked, cost := time.Now(), time.Duration(0)

@@ -68,6 +68,7 @@ type initStage struct {
 	leaf   int    // its pid
 	child  *child // what it runs on, until it executes the program
 	turn   processes
+	disk   *diskMeter // measured before the gate can open
 	done   confined
 }
 
@@ -116,6 +117,9 @@ func (in *initStage) prepare() error {
 	}
 	unix.Close(initPlanFD)
 	if err := in.settle(history); err != nil {
+		return err
+	}
+	if in.disk, err = planDisk(in.plan); err != nil {
 		return err
 	}
 	// The program's process is in this one's memory, which is closed to being
@@ -257,7 +261,7 @@ func (in *initStage) serve() {
 				// What watches goes on for as long as the turn, so it needs the
 				// collector that the short stages go without.
 				debug.SetGCPercent(100)
-				full = watchDisk(in.plan)
+				full = in.disk.watch()
 				if in.plan.Memory > 0 && on(layerMemory) && !in.turn.loose {
 					over = watchMemory(newMeter(in.plan))
 				}

@@ -25,7 +25,7 @@ func Prepare(network Network, slot int) *Prepared {
 	go func() {
 		defer close(p.made)
 		// Nearly every turn has a bound of memory; without one the group bounds
-		// nothing.
+		// no memory.
 		if f, err := newFirst(kindOf(Spec{Network: network, Slot: slot, MemoryBytes: 1}, false)); err == nil {
 			p.first = f
 		}
@@ -57,6 +57,9 @@ func (p *Prepared) Discard() {
 
 // Ready blocks until what is prepared waits for its Spec, or never will.
 func (p *Prepared) Ready() {
+	if p == nil {
+		return
+	}
 	<-p.made
 	if p.first != nil {
 		select {

@@ -90,6 +90,22 @@ func TestPreparedIsUsedOnce(t *testing.T) {
 	}
 }
 
+// TestNothingPrepared: on a nil one nothing was prepared, and a start is a cold one.
+func TestNothingPrepared(t *testing.T) {
+	var none *sandbox.Prepared
+	none.Ready()
+	none.Discard()
+	p, err := none.Start(shell(t, "exit 3"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Release(); err != nil {
+		t.Fatal(err)
+	}
+	r, o := finish(t, p)
+	exited(t, r, o, 3)
+}
+
 // children lists the live processes whose parent this one is.
 func children(t *testing.T) (pids []int) {
 	t.Helper()
