@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"holdfast/internal/procid"
 )
 
@@ -153,10 +155,11 @@ func (t *turn) handOver(files []*os.File) (err error) {
 		return err
 	}
 	defer files[fileGate].Close()
-	if err := t.pipes.handOver(files); err != nil {
-		return fmt.Errorf("%w: %w", errSilent, err)
+	err = t.pipes.handOver(files)
+	if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
+		return errSilent
 	}
-	return nil
+	return err
 }
 
 // close lets go of the turn's descriptors.

@@ -36,7 +36,12 @@ func (b *bench) sandboxStart(ctx context.Context) ([]benchRow, error) {
 		for which, turn := range []func() error{
 			func() error { return sandboxTurn(nil, program, work) },
 			nil,
-			func() error { return floor(program, work) },
+			func() error {
+				if err := floor(program, work); err != nil {
+					return fmt.Errorf("%w: the floor (%s): %w", errNotHere, what, err)
+				}
+				return nil
+			},
 		} {
 			if turn == nil {
 				ahead := sandbox.Prepare(sandbox.NetworkNone, 0)
@@ -45,7 +50,7 @@ func (b *bench) sandboxStart(ctx context.Context) ([]benchRow, error) {
 			}
 			began := time.Now()
 			if err := turn(); err != nil {
-				return nil, fmt.Errorf("%w: %w", errNotHere, err)
+				return nil, err
 			}
 			took[which] = time.Since(began)
 		}
