@@ -20,7 +20,7 @@ func TestEveryCommandHasChosen(t *testing.T) {
 	chosen := map[string]string{
 		"up": serves, "serve": serves, "relay serve": none, "tour": none, "bench": none, "version": none, "init": keys,
 		"status": reads, "doctor": reads, "check": reads, "devices list": reads, "workspace list": reads, "policy show": reads,
-		"task list": reads, "task show": reads, "task view": reads, "task artifact": reads, "task diff": reads, "secret list": reads,
+		"task list": reads, "task show": reads, "task view": reads, "task artifact": reads, "task diff": reads, "task context": reads, "secret list": reads,
 		"journal list": reads, "journal show": reads, "journal tail": reads, "journal check": reads, "journal dump": reads,
 		"invite": "invite.create", "enroll": "enroll.request", "devices revoke": "device.revoke",
 		"workspace add": "workspace.add", "workspace remove": "workspace.remove", "policy set": "policy.set", "policy off": "policy.off",
