@@ -107,7 +107,11 @@ func (e *execution) observe(ctx context.Context, t *Task, grantBytes []byte) (*a
 	}
 	e.ahead = sandbox.Prepare(network, slot(e.id)) // while the machine and the workspace are looked at
 	// Asked anew by each owner: what the machine allows can change, and nothing may be admitted that cannot be confined.
-	if able := e.probe(); able.Mechanism == "" && !(able.Degraded && g.Degraded) {
+	able := e.probe()
+	if able.Mechanism == "" {
+		able = e.probe() // a start can fail for want of something that is there a moment later; a turn is not ended for that
+	}
+	if able.Mechanism == "" && !(able.Degraded && g.Degraded) {
 		return nil, nil, &cannot{"not_enforceable", "this machine cannot confine turns; run holdfast doctor", nil}
 	}
 	at, err := e.locate(ctx, t, g)

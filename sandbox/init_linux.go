@@ -201,7 +201,7 @@ func (in *initStage) startLeaf() error {
 			c.expect(stepScope, unix.EPERM, unix.SYS_KILL, uintptr(os.Getpid()), 0)
 		}
 		return err
-	}, func() error {
+	}, func(pid int) error {
 		// The streams must end when the last process of the turn ends, so init
 		// keeps no copy of them.
 		for _, fd := range []int{in.stdin, initStdoutFD, initStderrFD, in.gate, high} {
@@ -210,7 +210,9 @@ func (in *initStage) startLeaf() error {
 		in.faults = faults[0]
 		said, err := readRecord(rawFile(in.faults))
 		if err != nil {
-			return fmt.Errorf("the program's process ended before it was confined: %w", err)
+			var status unix.WaitStatus
+			unix.Wait4(pid, &status, unix.WNOHANG, nil)
+			return fmt.Errorf("the program's process ended before it was confined (status %#x): %w", status, err)
 		}
 		if said.step != stepReady {
 			return said.err(in.plan)

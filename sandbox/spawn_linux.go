@@ -221,7 +221,7 @@ func (c *child) top() unsafe.Pointer {
 // ready has returned, which waits for the process's first word: until then the
 // process may look where the thread keeps what is its own, and with cgo that
 // memory goes with the thread.
-func spawn(c *child, confine func() error, ready func() error) (pid int, err error) {
+func spawn(c *child, confine func() error, ready func(pid int) error) (pid int, err error) {
 	done := make(chan struct{})
 	var once func()
 	once = func() {
@@ -240,7 +240,7 @@ func spawn(c *child, confine func() error, ready func() error) (pid int, err err
 			err = fmt.Errorf("start the program's process: %w", syscall.Errno(-pid))
 			return
 		}
-		err = ready()
+		err = ready(pid)
 	}
 	go once()
 	<-done

@@ -186,6 +186,9 @@ func (r *crashRig) tasksText() string {
 		if t.Run != nil && t.Run.Result != nil {
 			fmt.Fprintf(&b, " %s", t.Run.Result.Ending)
 		}
+		if t.NotStarted != "" {
+			fmt.Fprintf(&b, ": %s", t.NotStarted)
+		}
 		b.WriteByte('\n')
 	}
 	return b.String()
