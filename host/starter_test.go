@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"holdfast/internal/runnable"
 	"holdfast/internal/saferead"
 	"holdfast/internal/skip"
 	"holdfast/nip"
@@ -209,7 +210,7 @@ func TestRealTurns(t *testing.T) {
 	r.git()
 	r.launch = owner.Launch
 	prog := filepath.Join(r.dir, "program")
-	if err := os.WriteFile(prog, []byte("#!/bin/sh\ncat\n"), 0o755); err != nil {
+	if err := runnable.Write(prog, []byte("#!/bin/sh\ncat\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	gone := filepath.Join(r.dir, "gone")

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"holdfast/internal/runnable"
 	"holdfast/internal/skip"
 	"holdfast/nip"
 	"holdfast/owner"
@@ -24,7 +25,7 @@ func TestKeepWorktrees(t *testing.T) {
 	r.git()
 	r.launch = owner.Launch
 	prog := filepath.Join(r.dir, "program")
-	if err := os.WriteFile(prog, []byte("#!/bin/sh\necho made >made\n"), 0o755); err != nil {
+	if err := runnable.Write(prog, []byte("#!/bin/sh\necho made >made\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	set := func(days int) {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/runnable"
 	"holdfast/owner/snapshot"
 )
 
@@ -127,8 +128,7 @@ func TestHostileCandidate(t *testing.T) {
 	w := newWorkbench(t)
 	mark := filepath.Join(w.dir, "mark")
 	evil := filepath.Join(w.dir, "evil")
-	writeFile(t, evil, []byte("#!/bin/sh\necho ran >"+mark+"\ncat\n"))
-	if err := os.Chmod(evil, 0o755); err != nil {
+	if err := runnable.Write(evil, []byte("#!/bin/sh\necho ran >"+mark+"\ncat\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	w.submit("t", PromptCommand)

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"holdfast/internal/runnable"
 )
 
 // emit is what an honest suite writes: emit VERDICT CANDIDATE.
@@ -23,7 +25,7 @@ func (w *workbench) suite(name, script string) string {
 
 func (w *workbench) suiteAt(program, manifest, script string) string {
 	w.t.Helper()
-	if err := os.WriteFile(program, []byte("#!/bin/sh\n"+emit+script+"\n"), 0o755); err != nil {
+	if err := runnable.Write(program, []byte("#!/bin/sh\n"+emit+script+"\n"), 0o755); err != nil {
 		w.t.Fatal(err)
 	}
 	b, err := json.Marshal(map[string]any{"v": 1, "slug": "suite", "transport": "subprocess", "detect": map[string]any{"binary": program}})

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"holdfast/internal/runnable"
 )
 
 // Each way in which a turn can end is told from every other, and is the end of a real program, or of none.
@@ -61,7 +63,7 @@ func TestEveryEnding(t *testing.T) {
 				}
 				if r.script[0] == '#' {
 					program = filepath.Join(w.dir, "program")
-					if err := os.WriteFile(program, []byte(r.script), 0o755); err != nil {
+					if err := runnable.Write(program, []byte(r.script), 0o755); err != nil {
 						t.Fatal(err)
 					}
 					g.Program, g.Arguments = program, nil

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"holdfast/internal/runnable"
 	"holdfast/sandbox"
 )
 
@@ -199,7 +200,7 @@ func TestRefusedBeforeDispatch(t *testing.T) {
 			t.Parallel()
 			w := newWorkbench(t)
 			program := filepath.Join(w.dir, "program")
-			if err := os.WriteFile(program, []byte("#!/bin/sh\necho ran\n"), 0o755); err != nil {
+			if err := runnable.Write(program, []byte("#!/bin/sh\necho ran\n"), 0o755); err != nil {
 				t.Fatal(err)
 			}
 			w.submit("t", PromptCommand)
@@ -264,7 +265,7 @@ func TestHooksDoNotRun(t *testing.T) {
 	w := newWorkbench(t)
 	marker := filepath.Join(w.dir, "marker")
 	program := filepath.Join(w.dir, "hook")
-	if err := os.WriteFile(program, []byte("#!/bin/sh\ntouch "+marker+"\n"), 0o755); err != nil {
+	if err := runnable.Write(program, []byte("#!/bin/sh\ntouch "+marker+"\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	for _, hook := range []string{"post-checkout", "reference-transaction", "post-index-change"} {

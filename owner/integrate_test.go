@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"holdfast/internal/runnable"
 	"holdfast/sandbox"
 )
 
@@ -18,19 +19,17 @@ func (w *workbench) planted() (mark string) {
 	w.t.Helper()
 	mark, evil := filepath.Join(w.dir, "mark"), filepath.Join(w.dir, "evil")
 	script := []byte("#!/bin/sh\necho \"$0 $@\" >>" + mark + "\ncat\n")
-	writeFile(w.t, evil, script)
+	if err := runnable.Write(evil, script, 0o755); err != nil {
+		w.t.Fatal(err)
+	}
 	hooks := filepath.Join(w.repo, ".git", "hooks")
 	if err := os.MkdirAll(hooks, 0o755); err != nil {
 		w.t.Fatal(err)
 	}
 	for _, h := range []string{"pre-commit", "prepare-commit-msg", "commit-msg", "post-commit", "post-checkout", "reference-transaction", "post-index-change", "pre-auto-gc"} {
-		writeFile(w.t, filepath.Join(hooks, h), script)
-		if err := os.Chmod(filepath.Join(hooks, h), 0o755); err != nil {
+		if err := runnable.Write(filepath.Join(hooks, h), script, 0o755); err != nil {
 			w.t.Fatal(err)
 		}
-	}
-	if err := os.Chmod(evil, 0o755); err != nil {
-		w.t.Fatal(err)
 	}
 	for _, kv := range [][2]string{{"core.fsmonitor", evil}, {"filter.evil.clean", evil}, {"filter.evil.smudge", evil}, {"filter.evil.required", "true"},
 		{"diff.evil.textconv", evil}, {"diff.evil.command", evil}, {"core.pager", evil}, {"core.editor", evil}, {"gpg.program", evil}, {"commit.gpgSign", "true"},

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/runnable"
 	"holdfast/sandbox"
 )
 
@@ -160,10 +161,7 @@ func write(t testing.TB, path, content string, mode os.FileMode) string {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(path, []byte(content), mode); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(path, mode); err != nil {
+	if err := runnable.Write(path, []byte(content), mode); err != nil {
 		t.Fatal(err)
 	}
 	return path

@@ -14,6 +14,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"holdfast/host"
+	"holdfast/internal/runnable"
 	"holdfast/nip"
 	"holdfast/owner"
 	"holdfast/relay/relaytest"
@@ -80,7 +81,7 @@ func hostileWorld(t *testing.T) {
 		if err := makeDemoRepository(ctx, root(r.label)); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(program(r.label), script("A"), 0o755); err != nil {
+		if err := runnable.Write(program(r.label), script("A"), 0o755); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.operator(ctx, nil, "workspace", "add", string(r.label), root(r.label)); err != nil {
@@ -150,8 +151,7 @@ func hostileWorld(t *testing.T) {
 			defer tick.Stop()
 			for i := 0; !stop.Load(); i++ {
 				<-tick.C
-				next := program(changing) + "-next"
-				if os.WriteFile(next, script(string("AB"[i%2])), 0o755) != nil || os.Rename(next, program(changing)) != nil {
+				if runnable.Write(program(changing), script(string("AB"[i%2])), 0o755) != nil {
 					return
 				}
 			}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"holdfast/internal/runnable"
 	"holdfast/owner"
 )
 
@@ -36,7 +37,7 @@ func TestTaskCheck(t *testing.T) {
 			}
 		}
 		path = filepath.Join(dir, name)
-		if err := os.WriteFile(path, raw, mode); err != nil {
+		if err := runnable.Write(path, raw, mode); err != nil {
 			t.Fatal(err)
 		}
 		h := sha256.Sum256(raw)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"holdfast/internal/runnable"
 	"holdfast/owner"
 )
 
@@ -36,7 +37,7 @@ func TestTaskContext(t *testing.T) {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(path, b, mode); err != nil {
+		if err := runnable.Write(path, b, mode); err != nil {
 			t.Fatal(err)
 		}
 		return digest(b)

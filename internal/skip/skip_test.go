@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"holdfast/internal/runnable"
 	"holdfast/internal/skip"
 )
 
@@ -67,7 +68,7 @@ func agreeing(t *testing.T) string { return program(t, "#!/bin/sh\nexit 0\n") }
 func program(t *testing.T, script string) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.WriteFile(dir+"/unshare", []byte(script), 0o755); err != nil {
+	if err := runnable.Write(dir+"/unshare", []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	return dir

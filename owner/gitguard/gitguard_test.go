@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"holdfast/internal/leaks"
+	"holdfast/internal/runnable"
 )
 
 func TestMain(m *testing.M) { leaks.Main(m) }
@@ -235,13 +236,14 @@ func plant(t *testing.T, r Repo) (marker string) {
 	dir := canonicalDir(t)
 	marker = filepath.Join(dir, "marker")
 	program := filepath.Join(dir, "program")
-	write(t, program, "#!/bin/sh\necho \"$0 $@\" >> "+marker+"\ncat\n", 0o755)
+	script := []byte("#!/bin/sh\necho \"$0 $@\" >> " + marker + "\ncat\n")
+	if err := runnable.Write(program, script, 0o755); err != nil {
+		t.Fatal(err)
+	}
 	for _, hook := range []string{"post-checkout", "reference-transaction", "post-index-change", "pre-commit", "post-commit"} {
-		b, err := os.ReadFile(program)
-		if err != nil {
+		if err := runnable.Write(filepath.Join(r.CommonDir, "hooks", hook), script, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		write(t, filepath.Join(r.CommonDir, "hooks", hook), string(b), 0o755)
 	}
 	config := filepath.Join(r.CommonDir, "config")
 	f, err := os.OpenFile(config, os.O_APPEND|os.O_WRONLY, 0)
