@@ -105,7 +105,7 @@ func (e *execution) observe(ctx context.Context, t *Task, grantBytes []byte) (*a
 	if err != nil {
 		return nil, nil, err
 	}
-	e.ahead = sandbox.Prepare(network, slot(e.id)) // while the machine and the workspace are looked at
+	e.ahead = sandbox.Prepare(network, slot(e.id), g.MemoryBytes) // while the machine and the workspace are looked at
 	// Asked anew by each owner: what the machine allows can change, and nothing may be admitted that cannot be confined.
 	able := e.probe()
 	if able.Mechanism == "" {

@@ -27,21 +27,30 @@ func capsFor(network Network) []uintptr {
 // kind is what of a Spec a first process is made for.
 type kind struct {
 	network Network
-	owner   int  // the workload's user outside, or -1
-	grouped bool // into a control group, where this machine gives one
-	shared  bool // without namespaces
+	owner   int   // the workload's user outside, or -1
+	memory  int64 // 0: no bound; else into a control group, where this machine gives one
+	shared  bool  // without namespaces
 }
 
 func kindOf(s Spec, shared bool) kind {
-	k := kind{network: s.Network, owner: -1, grouped: s.MemoryBytes > 0, shared: shared}
+	k := kind{network: s.Network, owner: -1, memory: s.MemoryBytes, shared: shared}
 	if os.Geteuid() == 0 {
 		k.owner = rootBase + s.Slot
 	}
 	return k
 }
 
-// first is an init that has not been told what it is for. It has its
-// namespaces, still sees the host's files, and waits. It ends with this process.
+// argv is the command line of an init of this kind.
+func (k kind) argv() []string {
+	if k.shared {
+		return []string{stageInit}
+	}
+	return append([]string{stageInit}, ground{hostNet: k.network == NetworkHost, memory: k.memory}.words()...)
+}
+
+// first is an init that has not been told what it is for. It has its namespaces
+// and what every view of its kind shows, still sees the host's files too, and
+// waits. It ends with this process.
 type first struct {
 	kind   kind
 	group  *cgroup // nil where the machine gives none
@@ -59,7 +68,7 @@ func newFirst(k kind) (*first, error) {
 	if f.pipes, err = newPipes(k.owner); err != nil {
 		return nil, fmt.Errorf("start sandbox: %w", err)
 	}
-	if k.grouped {
+	if k.memory > 0 {
 		f.group = newCgroup()
 	}
 	if err := f.fork(); err != nil {
@@ -94,7 +103,7 @@ func (f *first) fork() error {
 	go func() {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		proc, err := os.StartProcess(exe, []string{stageInit}, attr)
+		proc, err := os.StartProcess(exe, f.kind.argv(), attr)
 		f.proc = proc
 		started <- err
 		if err != nil {

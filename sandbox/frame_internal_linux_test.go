@@ -103,7 +103,16 @@ func TestLayoutPutsParentsFirst(t *testing.T) {
 	p := plan{Reply: 1, Sources: []source{
 		{Path: "/tmp/w/inner", Dir: true}, {Path: "/tmp/w", Dir: true, Write: true}, {Path: "/tmp/w/.git"}},
 		Cover: []exact{"/tmp/w/hidden"}}
-	items := layout(p)
+	common, own := ground{}.common(), p.own(nil)
+	// What is placed later must hide nothing that is common.
+	for _, it := range own {
+		for _, below := range common {
+			if within(below.target, it.target) {
+				t.Errorf("%s hides %s", it.target, below.target)
+			}
+		}
+	}
+	items := append(common, own...)
 	place := map[string]int{}
 	for i, it := range items {
 		if j, twice := place[it.target]; twice {

@@ -61,6 +61,7 @@ func initMain() {
 
 type initStage struct {
 	plan   plan
+	view   *view // nil for a turn without namespaces
 	report rawFile
 	stdin  int
 	gate   int    // what the program's process waits at
@@ -88,6 +89,14 @@ func (in *initStage) fail(err error) {
 
 // prepare does everything up to the gate.
 func (in *initStage) prepare() error {
+	in.turn.loose = len(os.Args) == 1
+	// Before anything is mounted: elsewhere the mounts would be somebody's own.
+	if os.Getpid() != 1 && !in.turn.loose {
+		return errors.New("this stage runs only as the first process of a sandbox")
+	}
+	if err := in.settle(); err != nil {
+		return err
+	}
 	if err := writeFrame(in.report, frameIdle, nil); err != nil {
 		return err
 	}
@@ -103,9 +112,8 @@ func (in *initStage) prepare() error {
 		return err
 	}
 	in.stdin, in.gate = files[fileStdin], files[fileGate]
-	in.turn.loose = in.plan.shared()
-	if os.Getpid() != 1 && !in.turn.loose {
-		return errors.New("this stage runs only as the first process of a sandbox")
+	if in.plan.shared() != in.turn.loose {
+		return errors.New("the plan is for another kind of turn")
 	}
 	var history []byte
 	if in.plan.History {
@@ -116,8 +124,13 @@ func (in *initStage) prepare() error {
 		history = b
 	}
 	unix.Close(initPlanFD)
-	if err := in.settle(history); err != nil {
-		return err
+	if !in.turn.loose {
+		if err := passListener(in.plan); err != nil {
+			return err
+		}
+		if err := in.view.finish(in.plan, history); err != nil {
+			return err
+		}
 	}
 	if in.disk, err = planDisk(in.plan); err != nil {
 		return err
@@ -162,21 +175,23 @@ func warm() {
 	json.Marshal(seen)
 }
 
-// settle makes what surrounds the program: the view, or without namespaces
-// only the hold on what descends from this process.
-func (in *initStage) settle(history []byte) error {
+// settle makes what surrounds any program: what every view shows, or without
+// namespaces only the hold on what descends from this process.
+func (in *initStage) settle() error {
 	if in.turn.loose {
 		return reap()
+	}
+	g, err := groundOf(os.Args[1:])
+	if err != nil {
+		return err
 	}
 	if err := unix.Sethostname([]byte(hostName)); err != nil {
 		return notEnforceable("no rights inside the new user namespace; a security profile may take them away "+
 			"(on Ubuntu: allow userns for this binary in an AppArmor profile)", err)
 	}
 	unix.Umask(0)
-	if err := passListener(in.plan); err != nil {
-		return err
-	}
-	return buildView(in.plan, history)
+	in.view, err = newView(g)
+	return err
 }
 
 func (in *initStage) startLeaf() error {

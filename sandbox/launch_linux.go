@@ -122,6 +122,9 @@ func (t *turn) begin(p plan, trees []*os.File) (Identity, error) {
 	if err == nil {
 		err = t.handOver(files)
 	}
+	if errors.Is(err, errSilent) {
+		_, err = t.ready() // unless it said why, before there was a plan
+	}
 	if err != nil {
 		return Identity{}, fmt.Errorf("start sandbox: %w", err)
 	}

@@ -68,14 +68,14 @@ var etcNames = []string{
 	"localtime", "nsswitch.conf", "protocols", "services", "mime.types", "gai.conf", "os-release",
 }
 
-// layout lists the view of a plan, parents before children.
-func layout(p plan) []item {
+// common lists what every view on this ground shows, parents before children.
+func (g ground) common() []item {
 	var items []item
 	for _, root := range systemRoots {
 		items = append(items, hostItem(root, 0)...)
 	}
 	names := etcNames
-	if p.HostNet {
+	if g.hostNet {
 		// Without these, the network that was granted cannot be used by name.
 		names = append(names[:len(names):len(names)], "resolv.conf", "hosts")
 	}
@@ -86,21 +86,21 @@ func layout(p plan) []item {
 		item{kind: itemFile, target: "/etc/passwd", data: "root:x:0:0:root:/:/usr/sbin/nologin\n" +
 			"agent:x:1000:1000:agent:" + homeDir + ":/bin/sh\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n"},
 		item{kind: itemFile, target: "/etc/group", data: "root:x:0:\nagent:x:1000:\nnogroup:x:65534:\n"})
-	if !p.HostNet {
+	if !g.hostNet {
 		items = append(items, item{kind: itemFile, target: "/etc/hosts",
 			data: "127.0.0.1 localhost " + hostName + "\n::1 localhost\n"})
 	}
 	items = append(items,
 		tmpfs("/dev", 64<<10, "0755", true),
-		tmpfs("/dev/shm", room(sizeShm, p.Memory, 4), "1777", false),
-		tmpfs(homeDir, room(sizeHome, p.Memory, 2), "0700", false),
+		tmpfs("/dev/shm", room(sizeShm, g.memory, 4), "1777", false),
+		tmpfs(homeDir, room(sizeHome, g.memory, 2), "0700", false),
 		item{kind: itemProc, target: "/proc"},
 		item{kind: itemLink, target: "/dev/fd", data: "/proc/self/fd"},
 		item{kind: itemLink, target: "/dev/stdin", data: "/proc/self/fd/0"},
 		item{kind: itemLink, target: "/dev/stdout", data: "/proc/self/fd/1"},
 		item{kind: itemLink, target: "/dev/stderr", data: "/proc/self/fd/2"})
 	if on(layerView) {
-		items = append(items, tmpfs(tmpDir, room(sizeTmp, p.Memory, 2), "1777", false))
+		items = append(items, tmpfs(tmpDir, room(sizeTmp, g.memory, 2), "1777", false))
 	} else {
 		for _, dir := range []string{tmpDir, "/home", "/root", "/var"} {
 			items = append(items, hostItem(dir, 0)...)
@@ -109,6 +109,16 @@ func layout(p plan) []item {
 	for _, name := range deviceFiles {
 		items = append(items, item{kind: itemTree, target: "/dev/" + name,
 			source: source{Path: exact("/dev/" + name)}, attr: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOEXEC})
+	}
+	return ordered(items)
+}
+
+// own lists what the view of a plan shows besides. None of it contains anything
+// common, apart from names of /etc, which then stand where the host has them.
+func (p plan) own(history []byte) []item {
+	var items []item
+	if p.History {
+		items = append(items, item{kind: itemFile, target: historyPath, data: string(history)})
 	}
 	if p.Reply > 0 {
 		items = append(items, tmpfs(replyDir, sizeReply, "0700", false))
@@ -123,6 +133,11 @@ func layout(p plan) []item {
 	for _, dir := range p.Cover {
 		items = append(items, tmpfs(string(dir), 4<<10, "0755", true))
 	}
+	return ordered(items)
+}
+
+// ordered puts parents before children.
+func ordered(items []item) []item {
 	sort.SliceStable(items, func(i, j int) bool { return items[i].target < items[j].target })
 	return items
 }

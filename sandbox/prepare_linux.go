@@ -3,30 +3,31 @@ package sandbox
 import "sync/atomic"
 
 // Prepared is a start that was begun before its Spec was known: the first
-// process of a turn, in namespaces of its own, which waits to be told what to
-// show and to run. Nothing of any program runs in it and it holds nothing of a
+// process of a turn, in namespaces of its own and with what every view shows,
+// which waits to be told what else to show and what to run. Nothing of any
+// program runs in it and it holds nothing of a
 // workspace; it ends with this process, however that ends. Any goroutine may call
 // its methods. On a nil one nothing was prepared.
 type Prepared struct {
 	network Network
 	slot    int
+	memory  int64
 	taken   atomic.Bool
 	made    chan struct{} // closed once first is set
 	first   *first        // nil where none could be made
 }
 
-// Prepare begins a start for a turn with this Network and Slot, and returns at
-// once. To start a process and to make namespaces takes about as long as all the
-// rest of a start, so a caller that has something to do before it knows the Spec,
-// such as looking at the workspace, prepares first. That nothing can be prepared
-// is no error: Start then does all of it. The caller must Start or Discard.
-func Prepare(network Network, slot int) *Prepared {
-	p := &Prepared{network: network, slot: slot, made: make(chan struct{})}
+// Prepare begins a start for a turn with this Network, Slot and MemoryBytes, and
+// returns at once. To start a process, to make namespaces and to mount what every
+// turn sees takes longer than all the rest of a start, so a caller that has
+// something to do before it knows the whole Spec, such as looking at the
+// workspace, prepares first. That nothing can be prepared is no error: Start then
+// does all of it. The caller must Start or Discard.
+func Prepare(network Network, slot int, memory int64) *Prepared {
+	p := &Prepared{network: network, slot: slot, memory: memory, made: make(chan struct{})}
 	go func() {
 		defer close(p.made)
-		// Nearly every turn has a bound of memory; without one the group bounds
-		// no memory.
-		if f, err := newFirst(kindOf(Spec{Network: network, Slot: slot, MemoryBytes: 1}, false)); err == nil {
+		if f, err := newFirst(kindOf(Spec{Network: network, Slot: slot, MemoryBytes: memory}, false)); err == nil {
 			p.first = f
 		}
 	}()
@@ -41,7 +42,7 @@ func (p *Prepared) Start(spec Spec) (*Process, error) {
 		return nil, err
 	}
 	if p == nil { // at least while the Spec's files are looked at
-		p = Prepare(spec.Network, spec.Slot)
+		p = Prepare(spec.Network, spec.Slot, spec.MemoryBytes)
 		defer p.Discard()
 	}
 	return launch(spec.withDefaults(), p)
@@ -80,7 +81,7 @@ func (p *Prepared) claim() *first {
 
 // take is what was prepared where it can be used for s, else nil.
 func (p *Prepared) take(s Spec) *first {
-	if p == nil || p.network != s.Network || p.slot != s.Slot {
+	if p == nil || p.network != s.Network || p.slot != s.Slot || p.memory != s.MemoryBytes {
 		return nil // Start discards it
 	}
 	return p.claim()

@@ -7,7 +7,7 @@ package sandbox
 type Prepared struct{}
 
 // Prepare begins nothing here.
-func Prepare(Network, int) *Prepared { return nil }
+func Prepare(Network, int, int64) *Prepared { return nil }
 
 // Start is the package's Start.
 func (*Prepared) Start(spec Spec) (*Process, error) {

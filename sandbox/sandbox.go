@@ -9,7 +9,8 @@
 // Start is called by the execution owner, from any goroutine. This binary
 // executes itself once: the caller is the supervisor; init is the first process
 // of new user, mount, PID, network, IPC, UTS and cgroup namespaces, builds a
-// view from nothing and reaps. It can be had before its Spec is known (Prepare).
+// view from nothing and reaps. It, and what every view shows, can be had before the
+// Spec is known (Prepare).
 // The leaf is a clone of a thread of init that gave up every right; it waits for
 // Release and becomes the program. So Reexec must
 // be the first statement of main, and package-level initialisation must be

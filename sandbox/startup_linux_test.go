@@ -24,7 +24,7 @@ func BenchmarkStart(b *testing.B) {
 // something else, as an execution owner does.
 func BenchmarkStartPrepared(b *testing.B) {
 	benchmarkStart(b, func(s sandbox.Spec) *sandbox.Prepared {
-		p := sandbox.Prepare(s.Network, s.Slot)
+		p := sandbox.Prepare(s.Network, s.Slot, s.MemoryBytes)
 		p.Ready()
 		return p
 	})

@@ -4,61 +4,95 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-const (
-	hostName = "holdfast"
-	// base is where the new root is mounted before it becomes the root. Any
-	// directory that every host has will do: the sources are opened first.
-	base = "/tmp"
-)
+const hostName = "holdfast"
 
-// view builds the new root. It runs in init, whose mount namespace is a copy
-// that no other process uses.
-type view struct {
-	items []item
-	root  int // the new root
+// ground is what a view's common part depends on: it is built before there is a
+// plan.
+type ground struct {
+	hostNet bool
+	memory  int64 // what the turn may use; 0 where that is not bounded
 }
 
-// buildView replaces everything that init can see. Where it fails, init ends:
-// a half-built view is never used.
-func buildView(p plan, history []byte) error {
+// words puts a ground on the command line of init; groundOf takes it from there.
+func (g ground) words() []string {
+	return []string{strconv.FormatBool(g.hostNet), strconv.FormatInt(g.memory, 10)}
+}
+
+func groundOf(words []string) (g ground, err error) {
+	if len(words) != 2 {
+		return g, fmt.Errorf("%d words, not 2, say what the view is for", len(words))
+	}
+	var err1, err2 error
+	g.hostNet, err1 = strconv.ParseBool(words[0])
+	g.memory, err2 = strconv.ParseInt(words[1], 10, 64)
+	return g, errors.Join(err1, err2)
+}
+
+// view builds the new root. It runs in init, whose mount namespace is a copy
+// that no other process uses. Where any of it fails, init ends: a half-built view
+// is never used.
+type view struct {
+	ground ground
+	items  []item
+	root   int // the new root
+}
+
+// newView lays out the common part. The host's files stay to be seen beside it:
+// the new root lies on top of the old one, where no path leads before enter.
+func newView(g ground) (*view, error) {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return notEnforceable("mounts cannot be made private; a security profile may take rights inside user namespaces "+
+		return nil, notEnforceable("mounts cannot be made private; a security profile may take rights inside user namespaces "+
 			"away (on Ubuntu: allow userns for this binary in an AppArmor profile)", err)
 	}
-	v := view{items: layout(p)}
-	if p.History {
-		v.items = append(v.items, item{kind: itemFile, target: historyPath, data: string(history)})
+	v := &view{ground: g}
+	var err error
+	if v.root, err = newMount("tmpfs", []string{"size", "8m", "nr_inodes", "4096", "mode", "0755"}, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV); err == nil {
+		err = unix.MoveMount(v.root, "", unix.AT_FDCWD, "/", unix.MOVE_MOUNT_F_EMPTY_PATH)
 	}
-	// Every source is held before anything is mounted, so nothing that is
-	// mounted here can come between.
-	for i := range v.items {
-		if it := &v.items[i]; it.kind == itemTree {
+	if err != nil {
+		return nil, notEnforceable("a tmpfs cannot be mounted in a user namespace on this machine", err)
+	}
+	if err := v.add(g.common()); err != nil {
+		return nil, err
+	}
+	return v, v.sealProc()
+}
+
+// finish shows what the plan shows besides, and then nothing else. The plan is
+// one for this ground.
+func (v *view) finish(p plan, history []byte) error {
+	if own := (ground{hostNet: p.HostNet, memory: p.Memory}); own != v.ground {
+		return fmt.Errorf("the view is for %+v, the plan for %+v", v.ground, own)
+	}
+	if err := v.add(p.own(history)); err != nil {
+		return err
+	}
+	return v.enter()
+}
+
+// add places items. Every source of them is held before any is placed, so nothing
+// that is mounted here can come between.
+func (v *view) add(items []item) error {
+	for i := range items {
+		if it := &items[i]; it.kind == itemTree {
 			if err := it.open(); err != nil {
 				return err
 			}
 		}
 	}
-	if err := unix.Mount("tmpfs", base, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "size=8m,nr_inodes=4096,mode=0755"); err != nil {
-		return notEnforceable("a tmpfs cannot be mounted in a user namespace on this machine", err)
-	}
-	var err error
-	if v.root, err = unix.Open(base, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
-		return fmt.Errorf("open new root: %w", err)
-	}
-	for i := range v.items {
-		if err := v.place(&v.items[i]); err != nil {
+	v.items = append(v.items, items...)
+	for i := range items {
+		if err := v.place(&items[i]); err != nil {
 			return err
 		}
 	}
-	if err := v.sealProc(); err != nil {
-		return err
-	}
-	return v.enter()
+	return nil
 }
 
 // open takes a detached copy of a source, with the attributes it will have.
@@ -145,24 +179,30 @@ func (v *view) place(it *item) error {
 
 // mount makes a new filesystem and attaches it.
 func (v *view) mount(it *item, kind string, options []string, attr uint64) error {
-	fs, err := unix.Fsopen(kind, unix.FSOPEN_CLOEXEC)
-	if err != nil {
-		return fmt.Errorf("make %s: %w", it.target, err)
-	}
-	defer unix.Close(fs)
-	for i := 0; i+1 < len(options); i += 2 {
-		if err := unix.FsconfigSetString(fs, options[i], options[i+1]); err != nil {
-			return fmt.Errorf("make %s: option %s: %w", it.target, options[i], err)
-		}
-	}
-	if err := unix.FsconfigCreate(fs); err != nil {
-		return fmt.Errorf("make %s: %w", it.target, err)
-	}
-	fd, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, int(attr))
+	fd, err := newMount(kind, options, attr)
 	if err != nil {
 		return fmt.Errorf("make %s: %w", it.target, err)
 	}
 	return v.attach(fd, it.target, true)
+}
+
+// newMount makes a new filesystem with options, key and value by turns, and
+// mounts it nowhere.
+func newMount(kind string, options []string, attr uint64) (int, error) {
+	fs, err := unix.Fsopen(kind, unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(fs)
+	for i := 0; i+1 < len(options); i += 2 {
+		if err := unix.FsconfigSetString(fs, options[i], options[i+1]); err != nil {
+			return -1, fmt.Errorf("option %s: %w", options[i], err)
+		}
+	}
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return -1, err
+	}
+	return unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, int(attr))
 }
 
 // attach moves a detached mount to its target and closes it.

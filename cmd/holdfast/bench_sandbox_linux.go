@@ -44,7 +44,7 @@ func (b *bench) sandboxStart(ctx context.Context) ([]benchRow, error) {
 			},
 		} {
 			if turn == nil {
-				ahead := sandbox.Prepare(sandbox.NetworkNone, 0)
+				ahead := sandbox.Prepare(sandbox.NetworkNone, 0, sandboxBenchMemory)
 				ahead.Ready()
 				turn = func() error { return sandboxTurn(ahead, program, work) }
 			}
@@ -65,13 +65,16 @@ func (b *bench) sandboxStart(ctx context.Context) ([]benchRow, error) {
 	return []benchRow{
 		{Name: "sandbox-start", Value: cold.ms(0.5), Unit: "ms", Floor: theirs.ms(0.5), Detail: detail},
 		{Name: "sandbox-start-prepared", Value: prepared.ms(0.5), Unit: "ms", Floor: theirs.ms(0.5),
-			Detail: detail + "; the first process and its namespaces were made before, as an owner makes them while it looks at the workspace"},
+			Detail: detail + "; the first process, its namespaces and what every view shows were made before, as an owner makes them while it looks at the workspace"},
 	}, nil
 }
 
+// sandboxBenchMemory is the bound of memory of the measured turns, in bytes.
+const sandboxBenchMemory = 512 << 20
+
 func sandboxTurn(ahead *sandbox.Prepared, program, work string) error {
 	p, err := ahead.Start(sandbox.Spec{
-		Program: program, Workspace: work, Write: true, Wall: time.Minute, StreamBytes: 4096, MemoryBytes: 512 << 20,
+		Program: program, Workspace: work, Write: true, Wall: time.Minute, StreamBytes: 4096, MemoryBytes: sandboxBenchMemory,
 	})
 	if err != nil {
 		return err
