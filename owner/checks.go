@@ -34,6 +34,7 @@ func runChecks(ctx context.Context, s *Store, id TaskID, p parts) (Task, error) 
 	}
 	keep := context.WithoutCancel(ctx)
 	e := &execution{parts: p, store: s, id: id, epoch: t.NextEpoch(), turn: t.Turn()}
+	defer e.letGo()
 	c := claim{task: id, path: t.Run.Admission.Workspace}
 	// Nobody may write to the candidate while it is judged: its digest before and after would not see what was changed
 	// and changed back.
@@ -75,6 +76,9 @@ func (e *execution) checkAll(ctx, keep context.Context, t *Task) (*CheckEvidence
 		if why := plan.Suites[i].holds(workspace); why != "" {
 			return nil, why, nil
 		}
+	}
+	if err := e.hold(workspace); err != nil {
+		return nil, "the workspace is gone, or cannot be seen whole any more", nil
 	}
 	began := e.now()
 	ev := &CheckEvidence{Before: e.seen(ctx, workspace), Suites: []SuiteRun{}}
@@ -129,11 +133,17 @@ func (e *execution) checkOne(ctx context.Context, t *Task, s Suite, wall time.Du
 	if err != nil {
 		return run, "the home cannot be found", err
 	}
+	exe, err := pinProgram(s.Program)
+	defer exe.file.Close()
+	if err != nil || exe.digest != s.ProgramDigest {
+		return run, "the suite of check " + s.Check + " is not the one that was pinned", err
+	}
 	spec := sandbox.Spec{
 		Program: s.Program, Arguments: []string{string(t.Run.Result.Candidate)},
 		Workspace: t.Run.Admission.Workspace, Git: sandbox.GitHidden, Protected: []string{home},
 		Network: sandbox.NetworkNone, Wall: wall, StreamBytes: maxCheckOutput, OutputLimit: maxCheckOutput + 1,
 		MemoryBytes: checkMemory, Slot: slot(e.id),
+		ProgramFile: exe.file, WorkspaceFile: e.folder,
 	}
 	if w := t.Worktree; w != nil {
 		spec.GitDir, spec.Git = w.CommonDir, sandbox.GitRead

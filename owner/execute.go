@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"holdfast/internal/atomicfile"
@@ -63,6 +64,17 @@ type execution struct {
 	epoch Epoch             // of the run, from admission on
 	turn  int               // known from admission on
 	ahead *sandbox.Prepared // nil until the machine is looked at
+
+	// What was pinned is held open until the turn is over, so that nothing else can pass for it.
+	folder *os.File // the workspace
+	exe    program
+}
+
+// letGo ends what was begun and held for a turn.
+func (e *execution) letGo() {
+	e.ahead.Discard()
+	e.folder.Close()
+	e.exe.file.Close()
 }
 
 func execute(ctx context.Context, s *Store, id TaskID, grantBytes []byte, p parts) (Task, error) {
@@ -80,7 +92,7 @@ func execute(ctx context.Context, s *Store, id TaskID, grantBytes []byte, p part
 	defer own.Release()
 	p.fault("owned")
 	e := &execution{parts: p, store: s, id: id, grant: g}
-	defer func() { e.ahead.Discard() }()
+	defer e.letGo()
 	t, a, err := e.admit(ctx, grantBytes)
 	if err != nil {
 		return t, err
@@ -102,6 +114,7 @@ func (e *execution) run(ctx, keep context.Context, a *admittedTurn) (Task, error
 	if err != nil {
 		return e.refused(keep, tr, true, err) // nothing ran and nothing is left
 	}
+	e.fault("gated")
 	verdict, err := e.holdSource(ctx, a)
 	if verdict == undecided {
 		verdict, err = e.dispatch(ctx, keep, a, p)
@@ -156,7 +169,7 @@ func (e *execution) tryDispatch(ctx, keep context.Context, a *admittedTurn, p *s
 	case t.Status != Running || ctx.Err() != nil:
 		return cancelled, nil
 	}
-	if again, err := pinProgram(a.program.path); err != nil || again != a.program {
+	if !e.exe.stands() {
 		return drifted, errors.New("the program changed between admission and dispatch")
 	}
 	if t.Run.EffectID == "" {

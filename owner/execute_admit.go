@@ -19,19 +19,31 @@ import (
 
 // admittedTurn is a turn that passed admission, with everything that its dispatch needs.
 type admittedTurn struct {
-	task    Task // as of the admission
-	program program
-	spec    sandbox.Spec
-	unread  []Correction // corrections that this turn is the first to read
-	place   place
-	source  *snapshot.Tree // the workspace as it was pinned
-	frozen  *frozen        // what was kept of it to read; nil without requirements
+	task   Task // as of the admission
+	spec   sandbox.Spec
+	unread []Correction // corrections that this turn is the first to read
+	place  place
+	source *snapshot.Tree // the workspace as it was pinned
+	frozen *frozen        // what was kept of it to read; nil without requirements
 }
 
-// program is the pinned executable. Two observations of one program are equal.
+// program is a pinned executable.
 type program struct {
 	path   string
 	digest Digest
+	file   *os.File // as long as it is open, no other file is the same
+}
+
+// stands reports whether the path still leads to this file, with the same bytes.
+func (p program) stands() bool {
+	again, err := pinProgram(p.path)
+	if err != nil {
+		return false
+	}
+	defer again.file.Close()
+	was, err := p.file.Stat()
+	is, err2 := again.file.Stat()
+	return err == nil && err2 == nil && os.SameFile(was, is) && again.digest == p.digest
 }
 
 // admit observes the pins and records the admission. The caller holds owner.lock. What is refused here ends the turn
@@ -130,8 +142,7 @@ func (e *execution) observe(ctx context.Context, t *Task, grantBytes []byte) (*a
 	if err != nil {
 		return nil, nil, err
 	}
-	exe, err := pinProgram(g.Program)
-	if err != nil {
+	if e.exe, err = pinProgram(g.Program); err != nil {
 		return nil, nil, err
 	}
 	home, err := filepath.EvalSymlinks(e.store.Home())
@@ -165,6 +176,7 @@ func (e *execution) observe(ctx context.Context, t *Task, grantBytes []byte) (*a
 		Network: network, Allow: allow, Degraded: g.Degraded,
 		Wall: time.Duration(g.WallSeconds) * time.Second, StreamBytes: int(g.StreamBytes), OutputLimit: maxOutput,
 		MemoryBytes: g.MemoryBytes, Slot: slot(e.id),
+		ProgramFile: e.exe.file, WorkspaceFile: e.folder,
 	}
 	if g.Write {
 		spec.DiskBytes, spec.DiskFiles = e.disk, maxGrowthFiles
@@ -180,7 +192,7 @@ func (e *execution) observe(ctx context.Context, t *Task, grantBytes []byte) (*a
 	ad := &Admission{
 		GrantDigest: digest, Adapter: g.Adapter, Workspace: at.workspace, SourceRevision: at.commit,
 		SourceSnapshot: treeDigest(source),
-		Program:        exe.path, ProgramDigest: exe.digest, Network: g.Network,
+		Program:        e.exe.path, ProgramDigest: e.exe.digest, Network: g.Network,
 		Prompt: DigestOf([]byte(prompt)), ReadRevision: t.Revision, TraceFile: TraceName(t.Turn()),
 		Checks: checks, Owner: owner, At: e.now().UnixMilli(),
 	}
@@ -190,11 +202,12 @@ func (e *execution) observe(ctx context.Context, t *Task, grantBytes []byte) (*a
 			return nil, nil, err
 		}
 	}
-	return &admittedTurn{program: exe, spec: spec, unread: t.Unconsumed(), place: at, source: source, frozen: frozen}, ad, nil
+	return &admittedTurn{spec: spec, unread: t.Unconsumed(), place: at, source: source, frozen: frozen}, ad, nil
 }
 
-// pinProgram observes the executable: its own canonical path, regular, executable, and the digest of its bytes.
-func pinProgram(path string) (program, error) {
+// pinProgram observes the executable: its own canonical path, regular, executable, and the digest of its bytes. The
+// caller closes the file.
+func pinProgram(path string) (_ program, err error) {
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return program{}, &cannot{"unsafe_path", "the program is missing", nil}
@@ -207,7 +220,11 @@ func pinProgram(path string) (program, error) {
 	if err != nil {
 		return program{}, &cannot{"unsafe_path", "the program cannot be read", nil}
 	}
-	defer f.Close()
+	defer func() {
+		if err != nil {
+			f.Close()
+		}
+	}()
 	info, err := f.Stat()
 	if err != nil || !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0 {
 		return program{}, &cannot{"unsafe_path", "the program is no executable file", nil}
@@ -216,7 +233,7 @@ func pinProgram(path string) (program, error) {
 	if _, err := io.Copy(h, f); err != nil {
 		return program{}, &cannot{"unsafe_path", "the program cannot be read", nil}
 	}
-	return program{path: path, digest: Digest("sha256:" + hex.EncodeToString(h.Sum(nil)))}, nil
+	return program{path: path, digest: Digest("sha256:" + hex.EncodeToString(h.Sum(nil))), file: f}, nil
 }
 
 // readable checks the further paths of the grant: there, canonical, and no part of the home in sight.

@@ -170,18 +170,19 @@ func TestWrongGrant(t *testing.T) {
 func TestRefusedBeforeDispatch(t *testing.T) {
 	for _, r := range []struct {
 		name, reason string
-		drift        func(t *testing.T, w *workbench, program string)
+		drift        func(t *testing.T, w *workbench, program string) // between admission and the sandbox's start
+		undo         func(w *workbench, program string) error         // once it has started
 	}{
 		{"program changed", "changed", func(t *testing.T, w *workbench, program string) {
 			if err := os.WriteFile(program, []byte("#!/bin/sh\necho other\n"), 0o755); err != nil {
 				t.Fatal(err)
 			}
-		}},
+		}, nil},
 		{"program removed", "", func(t *testing.T, w *workbench, program string) {
 			if err := os.Remove(program); err != nil {
 				t.Fatal(err)
 			}
-		}},
+		}, nil},
 		{"program replaced by a link", "", func(t *testing.T, w *workbench, program string) {
 			if err := os.Remove(program); err != nil {
 				t.Fatal(err)
@@ -189,12 +190,30 @@ func TestRefusedBeforeDispatch(t *testing.T) {
 			if err := os.Symlink(shell(t), program); err != nil {
 				t.Fatal(err)
 			}
+		}, nil},
+		// Both are put back before anything looks at the path once more.
+		{"program swapped", "replaced", func(t *testing.T, w *workbench, program string) {
+			if err := os.Rename(program, program+"-aside"); err != nil {
+				t.Fatal(err)
+			}
+			if err := runnable.Write(program, []byte("#!/bin/sh\necho other\n"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}, func(_ *workbench, program string) error { return os.Rename(program+"-aside", program) }},
+		{"workspace swapped", "replaced", func(t *testing.T, w *workbench, program string) {
+			work := w.get("t").Worktree.Path
+			if err := errors.Join(os.Rename(work, work+"-aside"), os.Mkdir(work, 0o700)); err != nil {
+				t.Fatal(err)
+			}
+		}, func(w *workbench, _ string) error {
+			work := w.get("t").Worktree.Path
+			return errors.Join(os.RemoveAll(work), os.Rename(work+"-aside", work))
 		}},
 		{"workspace removed", "", func(t *testing.T, w *workbench, program string) {
 			if err := os.RemoveAll(w.get("t").Worktree.Path); err != nil {
 				t.Fatal(err)
 			}
-		}},
+		}, nil},
 	} {
 		t.Run(r.name, func(t *testing.T) {
 			t.Parallel()
@@ -207,6 +226,11 @@ func TestRefusedBeforeDispatch(t *testing.T) {
 			task := w.execute("t", w.grant("t", "", func(g *Grant) { g.Program, g.Arguments = program, nil }), func(point string) {
 				if point == "admitted" {
 					r.drift(t, w, program)
+				}
+				if point == "gated" && r.undo != nil {
+					if err := r.undo(w, program); err != nil {
+						t.Error(err)
+					}
 				}
 			})
 			wantEnding(t, task, Finished, ExecFailed, EndingRefusedBefore)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
@@ -22,11 +23,22 @@ const (
 // the same commit, or the user's own Git directory, which is not what a turn works on. A .git further down is seen.
 var excluded = []string{".git"}
 
-// takeSnapshot looks at a workspace. The error says that it is not there any more.
+// hold opens the workspace for as long as the execution goes on: no other folder can pass for it then, whatever its path
+// leads to meanwhile.
+func (e *execution) hold(workspace string) error {
+	fd, err := snapshot.OpenRoot(workspace)
+	if err != nil {
+		return &cannot{"unsafe_path", "the workspace cannot be opened", err}
+	}
+	e.folder = os.NewFile(uintptr(fd), workspace)
+	return nil
+}
+
+// takeSnapshot looks at the workspace that is held. The error says that it is not there any more.
 func (e *execution) takeSnapshot(ctx context.Context, workspace string, c *snapshot.Cache) (*snapshot.Tree, error) {
 	ctx, cancel := context.WithTimeout(ctx, snapshotTime)
 	defer cancel()
-	return snapshot.Take(ctx, workspace, snapshot.Options{Exclude: excluded, Cache: c, At: e.now()})
+	return snapshot.Take(ctx, workspace, snapshot.Options{Exclude: excluded, Cache: c, At: e.now(), Is: e.folder})
 }
 
 // treeDigest is a snapshot's name in a log; "" of one that is not complete.
@@ -39,6 +51,9 @@ func treeDigest(t *snapshot.Tree) Digest {
 
 // pinSource takes the snapshot that the turn starts from. What was not seen whole is never admitted.
 func (e *execution) pinSource(ctx context.Context, workspace string) (*snapshot.Tree, error) {
+	if err := e.hold(workspace); err != nil {
+		return nil, err
+	}
 	t, err := e.takeSnapshot(ctx, workspace, e.store.snapshotCache(e.id))
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx) // the owner is to stop; that says nothing about the workspace

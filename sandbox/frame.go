@@ -9,7 +9,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
+	"syscall"
 )
 
 // A frame is one message between supervisor and init: a kind byte, the payload's length
@@ -123,6 +125,22 @@ func plainly(list []exact) []string {
 type fileID struct {
 	Dev uint64 `json:"dev"`
 	Ino uint64 `json:"ino"`
+}
+
+// mustBe checks that what path was found to be is the file that the caller has
+// open; nil is any.
+func mustBe(file *os.File, found fileID, path string) error {
+	if file == nil {
+		return nil
+	}
+	info, err := file.Stat()
+	if err != nil {
+		return fmt.Errorf("look at %s: %w", path, err)
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); !ok || (fileID{Dev: uint64(st.Dev), Ino: st.Ino}) != found {
+		return refuse("%q was replaced since it was admitted", path)
+	}
+	return nil
 }
 
 // failure is why a stage gave up before the program ran.

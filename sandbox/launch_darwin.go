@@ -85,12 +85,16 @@ func (t *turn) prepare(probe string) (gatePlan, string, error) {
 			return p, "", err
 		}
 	}
-	if _, st, err := lookAt(s.Workspace); err != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
+	workspace, st, err := lookAt(s.Workspace)
+	if err != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return p, "", refuse("workspace %q is not a directory", s.Workspace)
 	}
 	program, st, err := lookAt(s.Program)
 	if err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Mode&0o111 == 0 {
 		return p, "", refuse("program %q is not a regular executable file", s.Program)
+	}
+	if err := errors.Join(mustBe(s.WorkspaceFile, workspace, s.Workspace), mustBe(s.ProgramFile, program, s.Program)); err != nil {
+		return p, "", err
 	}
 	self, err := os.Executable()
 	if err == nil {

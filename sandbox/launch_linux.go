@@ -28,6 +28,7 @@ type turn struct {
 	scratch string   // of a turn without namespaces, removed at its end; "" with them
 	filter  []byte   // the system call filter that was asked for
 	gate    *os.File // a byte lets the program run
+	program *os.File // as long as it is open, no other file gets the program's number; nil for the probe
 	egress  *egress
 	report  Report
 }
@@ -106,6 +107,7 @@ func launchFrom(spec Spec, pins *pinned, self bool, scratch string, ahead *Prepa
 		}
 		return nil, err
 	}
+	t.program = pins.handProgram()
 	return supervise(t, id), nil
 }
 
@@ -167,8 +169,10 @@ func (t *turn) handOver(files []*os.File) (err error) {
 
 // close lets go of the turn's descriptors.
 func (t *turn) close() {
-	if t.gate != nil {
-		t.gate.Close()
+	for _, f := range []*os.File{t.gate, t.program} {
+		if f != nil {
+			f.Close()
+		}
 	}
 	t.pipes.close()
 }

@@ -54,6 +54,7 @@ package sandbox
 
 import (
 	"errors"
+	"os"
 	"time"
 
 	"holdfast/sandbox/proxy"
@@ -108,6 +109,12 @@ type Spec struct {
 	DiskBytes   int64         // by how much the files of a writable workspace may grow together, sparse ones by their size; 0 sets no bound
 	DiskFiles   int64         // by how many names; 0 sets no bound
 	Slot        int           // as root: the workload's uid is 200000+Slot; callers give concurrent turns distinct slots
+
+	// Where these are set, Program and Workspace must lead to this very file and
+	// folder, or Start refuses: a path can be replaced after the caller looked at
+	// it, and back again before it looks once more. The caller keeps them open until
+	// Start has returned.
+	ProgramFile, WorkspaceFile *os.File
 
 	outside *proxy.Outside // NetworkAllow: what the proxy finds outside; nil is the machine's own
 }

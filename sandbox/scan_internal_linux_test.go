@@ -20,7 +20,9 @@ func BenchmarkScan(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	src, err := look(dir, true)
+	p := &pinned{}
+	defer p.close()
+	src, err := p.look(dir, true)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,14 +22,27 @@ type pinned struct {
 	sources []source
 	cover   []exact
 	program fileID
+	open    []*os.File // all of these, so that nothing else gets their numbers while init works
 	base    amount     // what is in the workspace
 	trees   []*os.File // as root: the detached, idmapped mounts, in the order of sources
 }
 
 func (p *pinned) close() {
-	for _, f := range p.trees {
+	for _, f := range slices.Concat(p.trees, p.open) {
 		f.Close()
 	}
+}
+
+// handProgram gives what keeps the program's number away, which must stay until
+// the program is executed.
+func (p *pinned) handProgram() *os.File {
+	if p.program == (fileID{}) {
+		return nil // this binary stands in
+	}
+	last := len(p.open) - 1
+	f := p.open[last]
+	p.open = p.open[:last]
+	return f
 }
 
 // pin opens everything that the Spec names, without following links, and
@@ -42,7 +56,7 @@ func pin(s Spec, self bool) (_ *pinned, err error) {
 		}
 	}()
 	add := func(path string, write bool) error {
-		src, err := look(path, write)
+		src, err := p.look(path, write)
 		if err != nil {
 			return err
 		}
@@ -57,6 +71,9 @@ func pin(s Spec, self bool) (_ *pinned, err error) {
 	}
 	if !p.sources[0].Dir {
 		return nil, refuse("workspace %q is not a directory", s.Workspace)
+	}
+	if err := mustBe(s.WorkspaceFile, p.sources[0].ID, s.Workspace); err != nil {
+		return nil, err
 	}
 	for _, path := range s.Read {
 		if p.has(path) {
@@ -123,18 +140,23 @@ func (p *pinned) shows(path string) bool {
 }
 
 func (p *pinned) addProgram(s Spec, add func(string, bool) error) error {
-	var st unix.Stat_t
 	fd, err := openPinned(source{Path: exact(s.Program)})
-	if err == nil {
-		p.program, st, err = identify(fd)
-		unix.Close(fd)
-	}
 	if err != nil {
 		return fmt.Errorf("%w: program is missing or moved: %w", ErrSpec, err)
+	}
+	file := os.NewFile(uintptr(fd), s.Program)
+	defer func() { p.open = append(p.open, file) }() // the last one: handProgram takes it
+	id, st, err := identify(fd)
+	if err != nil {
+		return fmt.Errorf("look at %s: %w", s.Program, err)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Mode&0o111 == 0 {
 		return refuse("program %q is not a regular executable file", s.Program)
 	}
+	if err := mustBe(s.ProgramFile, id, s.Program); err != nil {
+		return err
+	}
+	p.program = id
 	if p.shows(s.Program) {
 		return nil
 	}
@@ -146,13 +168,13 @@ func (p *pinned) addProgram(s Spec, add func(string, bool) error) error {
 	return add(s.Program, false)
 }
 
-// look opens one path and says what it is.
-func look(path string, write bool) (source, error) {
+// look opens one path, keeps it open, and says what it is.
+func (p *pinned) look(path string, write bool) (source, error) {
 	fd, err := openPinned(source{Path: exact(path)})
 	if err != nil {
 		return source{}, err
 	}
-	defer unix.Close(fd)
+	p.open = append(p.open, os.NewFile(uintptr(fd), path))
 	id, st, err := identify(fd)
 	if err != nil {
 		return source{}, fmt.Errorf("look at %s: %w", path, err)

@@ -3,6 +3,7 @@ package sandbox_test
 import (
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -209,21 +210,104 @@ func TestThreatS17(t *testing.T) {
 }
 
 // TestThreatS57: a program that was replaced after it was looked at is not run
-// (each source is pinned by device and inode).
+// (each source is pinned by device and inode, and held, so that no other file
+// gets its number).
 func TestThreatS57(t *testing.T) {
+	second := func(t *testing.T, path string) string { return write(t, path, "#!/bin/sh\necho second\n", 0o755) }
+	for name, row := range map[string]struct {
+		read    bool // the program is in a folder that the view shows, rather than shown by itself
+		replace func(t *testing.T, program string)
+	}{
+		"renamed over": {false, func(t *testing.T, program string) {
+			if err := os.Rename(second(t, program+"-other"), program); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		"another with its number": {true, func(t *testing.T, program string) {
+			was := inode(t, program)
+			if err := os.Remove(program); err != nil {
+				t.Fatal(err)
+			}
+			for i := range 256 { // many filesystems give a number out again at once
+				other := second(t, fmt.Sprint(program, i))
+				if inode(t, other) == was || i == 255 {
+					if err := os.Rename(other, program); err != nil {
+						t.Fatal(err)
+					}
+					return
+				}
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := shell(t, "")
+			s.Program, s.Arguments = write(t, filepath.Join(temp(t), "tool"), "#!/bin/sh\necho first\n", 0o755), nil
+			if row.read {
+				s.Read = []string{filepath.Dir(s.Program)}
+			}
+			p := start(t, s)
+			row.replace(t, s.Program)
+			if err := p.Release(); err != nil {
+				t.Fatal(err)
+			}
+			r, o := finish(t, p)
+			if strings.Contains(o.stdout.String(), "second") {
+				t.Errorf("the replacement ran: ending %d", r.Ending)
+			}
+		})
+	}
+}
+
+// TestHeldFiles: what the caller looked at and holds open is what is run and
+// shown, or nothing is.
+func TestHeldFiles(t *testing.T) {
 	s := shell(t, "")
-	dir := temp(t)
-	s.Program, s.Arguments = write(t, filepath.Join(dir, "tool"), "#!/bin/sh\necho first\n", 0o755), nil
-	p := start(t, s)
-	other := write(t, filepath.Join(dir, "other"), "#!/bin/sh\necho second\n", 0o755)
-	if err := os.Rename(other, s.Program); err != nil {
+	s.Program, s.Arguments = write(t, filepath.Join(temp(t), "tool"), "#!/bin/sh\nls\n", 0o755), nil
+	for name, path := range map[string]string{"program": s.Program, "workspace": s.Workspace} {
+		t.Run(name, func(t *testing.T) {
+			s := s
+			f, err := os.Open(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			if name == "program" {
+				s.ProgramFile = f
+			} else {
+				s.WorkspaceFile = f
+			}
+			r, o := run(t, s)
+			exited(t, r, o, 0)
+			if err := os.Rename(path, path+"-aside"); err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if err := errors.Join(os.RemoveAll(path), os.Rename(path+"-aside", path)); err != nil {
+					t.Fatal(err)
+				}
+			}()
+			if name == "program" {
+				write(t, path, "#!/bin/sh\nls\n", 0o755)
+			} else if err := os.Mkdir(path, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			p, err := sandbox.Start(s)
+			if !errors.Is(err, sandbox.ErrSpec) {
+				t.Errorf("another in its place was taken: %v", err)
+			}
+			if err == nil {
+				p.Stop()
+				p.Wait()
+			}
+		})
+	}
+}
+
+func inode(t *testing.T, path string) uint64 {
+	t.Helper()
+	var st unix.Stat_t
+	if err := unix.Lstat(path, &st); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Release(); err != nil {
-		t.Fatal(err)
-	}
-	r, o := finish(t, p)
-	if strings.Contains(o.stdout.String(), "second") {
-		t.Errorf("the replacement ran: ending %d", r.Ending)
-	}
+	return st.Ino
 }

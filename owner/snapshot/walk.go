@@ -3,6 +3,7 @@ package snapshot
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"hash"
 	"io"
@@ -40,6 +41,7 @@ type Options struct {
 	Limits  Limits    // the zero value is Bounds
 	Cache   *Cache    // may be nil
 	At      time.Time // the clock, read by the caller just before
+	Is      *os.File  // where set, the path must lead to this very folder
 	// seen is called by tests with each path between its listing and its opening.
 	seen func(path string)
 }
@@ -60,6 +62,12 @@ func Take(ctx context.Context, path string, o Options) (*Tree, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(root, &st); err != nil {
 		return nil, fmt.Errorf("open a tree: %w", err)
+	}
+	if o.Is != nil {
+		var is unix.Stat_t
+		if err := unix.Fstat(int(o.Is.Fd()), &is); err != nil || is.Dev != st.Dev || is.Ino != st.Ino {
+			return nil, errors.New("open a tree: another folder stands in its place")
+		}
 	}
 	top := &node{}
 	w.jobs = []job{{folder: top, stamp: stampOf(&st)}}

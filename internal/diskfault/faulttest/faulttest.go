@@ -103,12 +103,23 @@ func (l Loop) Run(t *testing.T, story Story) {
 			continue
 		}
 		played++
-		if got, _ := play(p); got != want {
+		got, made := play(p)
+		call, _ := disk.Struck()
+		if sampled := 1 < len(plans) && len(plans) < calls*len(diskfault.Kinds); sampled && call == "" && made < p.At {
+			// One story has not always as many calls as the next: commits of several commands are joined or not, as they
+			// come. A sample still strikes where it was to, as far into the story.
+			p.At = max(1, p.At*made/calls)
+			got, made = play(p)
+			call, _ = disk.Struck()
+		}
+		if got != want {
 			t.Errorf("%v\nundisturbed\n%s", got, want)
 		}
-		// One story has not always as many calls as the next, so a plan for its end may find none. It proved nothing.
-		if call, _ := disk.Struck(); call == "" {
-			missed++
+		switch {
+		case call == "" && made >= p.At:
+			t.Errorf("the story made %d calls, and none was struck", made)
+		case call == "":
+			missed++ // of all plans, those for an end that this story had not
 		}
 		if t.Failed() {
 			t.Fatalf("%v at call %d of %d (%s=%s; alone: %s=%q)", p.Kind, p.At, calls, Choice, what, Choice, fmt.Sprintf("%v@%d", p.Kind, p.At))
