@@ -30,12 +30,14 @@ func userNamespace(owner [2]uint32, host int) (*os.File, error) {
 	}
 	defer func() {
 		unix.Kill(pid, unix.SIGKILL)
-		for {
-			if _, err := unix.Wait4(pid, nil, 0, nil); !errors.Is(err, unix.EINTR) {
-				break
+		go func() { // nothing waits for its end
+			for {
+				if _, err := unix.Wait4(pid, nil, 0, nil); !errors.Is(err, unix.EINTR) {
+					break
+				}
 			}
-		}
-		runtime.KeepAlive(wait)
+			runtime.KeepAlive(wait)
+		}()
 	}()
 	for name, id := range map[string]uint32{"/gid_map": owner[1], "/uid_map": owner[0]} {
 		err := writeKernel(procDir(pid)+name, fmt.Sprintf("%d %d 1\n", id, host))

@@ -97,10 +97,10 @@ func (in *initStage) prepare() error {
 	if err := in.settle(); err != nil {
 		return err
 	}
+	in.warm()
 	if err := writeFrame(in.report, frameIdle, nil); err != nil {
 		return err
 	}
-	warm()
 	files, err := receiveFiles(initPlanFD, maxHanded, 0)
 	if err != nil {
 		return fmt.Errorf("take the files of the plan: %w", err)
@@ -144,7 +144,7 @@ func (in *initStage) prepare() error {
 	if dir, err := os.Readlink(procDir(in.leaf) + "/cwd"); err != nil || dir != string(in.plan.Dir) {
 		return fmt.Errorf("working directory is %q, not the workspace: %v", dir, err)
 	}
-	seen, err := observe(in.leaf)
+	seen, err := observe(procDir(in.leaf), in.leaf)
 	if err != nil {
 		return notEnforceable("the confinement could not be read back", err)
 	}
@@ -159,19 +159,22 @@ func (in *initStage) prepare() error {
 }
 
 // warm goes, while no plan is there, once through code that a turn takes: the
-// pages of a program come into memory when they are first used.
-func warm() {
+// pages of a program come into memory when they are first used. Nothing of it is
+// kept, and nothing depends on it.
+func (in *initStage) warm() {
 	waiting := []unix.PollFd{{Fd: initPlanFD, Events: unix.POLLIN}}
-	if n, err := unix.Poll(waiting, 0); n != 0 || err != nil {
+	if n, err := unix.Poll(waiting, 0); n != 0 || err != nil || in.turn.loose {
 		return
 	}
-	const own = "/proc/self"
 	var p plan
-	seen := posture{}
-	json.Unmarshal([]byte(`{"program":"","argv":[""],"program_id":{},"sources":[{"id":{}}],"filter":"","disk":{}}`), &p)
-	readStatus(own + "/status")
-	seen.Namespaces, _ = namespaces(own)
-	seen.Files, _ = inherited(own)
+	json.Unmarshal([]byte(`{"program":"","argv":[""],"env":[""],"program_id":{},"sources":[{"id":{}}],"filter":"","disk":{}}`), &p)
+	newChild(p, 0, 0, 0)
+	h := handled(landlockKernel(), p)
+	if set, err := h.rules(nil); err == nil {
+		unix.Close(set)
+	}
+	seen, _ := observe("/proc/self", 0)
+	seen.UpLinks, _ = upLinks()
 	json.Marshal(seen)
 }
 

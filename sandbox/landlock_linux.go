@@ -151,26 +151,36 @@ func enterLandlock(p plan) (landlocked, error) {
 	if h.ABI == 0 {
 		return h, nil
 	}
+	set, err := h.rules(fileRules(p))
+	if err != nil {
+		return landlocked{}, err
+	}
+	defer unix.Close(set)
+	if err := allowProxy(set, h, p.ProxyPort); err != nil {
+		return landlocked{}, err
+	}
+	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_RESTRICT_SELF, uintptr(set), 0, 0); errno != 0 {
+		return landlocked{}, fmt.Errorf("enter Landlock rules: %w", errno)
+	}
+	return h, landlockHolds(p)
+}
+
+// rules makes a set of rules about what h handles, which the caller closes.
+func (h landlocked) rules(files []fileRule) (int, error) {
 	attr := unix.LandlockRulesetAttr{Handled_access_fs: h.Files, Handled_access_net: h.Net, Scoped: h.Scope}
 	// An older kernel takes a longer structure as long as what it does not know
 	// in it is zero.
 	set, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr), 0)
 	if errno != 0 {
-		return landlocked{}, fmt.Errorf("make Landlock rules: %w", errno)
+		return -1, fmt.Errorf("make Landlock rules: %w", errno)
 	}
-	defer unix.Close(int(set))
-	for _, r := range fileRules(p) {
+	for _, r := range files {
 		if err := r.add(int(set), h.Files); err != nil {
-			return landlocked{}, err
+			unix.Close(int(set))
+			return -1, err
 		}
 	}
-	if err := allowProxy(int(set), h, p.ProxyPort); err != nil {
-		return landlocked{}, err
-	}
-	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_RESTRICT_SELF, set, 0, 0); errno != 0 {
-		return landlocked{}, fmt.Errorf("enter Landlock rules: %w", errno)
-	}
-	return h, landlockHolds(p)
+	return int(set), nil
 }
 
 // landlockRulePort is LANDLOCK_RULE_NET_PORT, which x/sys has no name for.

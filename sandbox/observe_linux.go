@@ -24,9 +24,9 @@ var rlimitNames = map[string]int{
 	"memlock": unix.RLIMIT_MEMLOCK, "msgqueue": unix.RLIMIT_MSGQUEUE, "data": unix.RLIMIT_DATA,
 }
 
-// observe reads the confinement of a live process from /proc.
-func observe(pid int) (posture, error) {
-	proc := procDir(pid)
+// observe reads the confinement of a live process, by its directory in /proc and
+// its number, 0 for this one.
+func observe(proc string, pid int) (posture, error) {
 	seen := posture{Caps: map[string]string{}, Rlimits: map[string]uint64{}}
 	status, err := readStatus(proc + "/status")
 	if err != nil {
