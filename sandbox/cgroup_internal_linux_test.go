@@ -157,3 +157,21 @@ func TestGroupVersion2(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// TestGroupOfTheDead: that a process is gone is told from a machine that lets
+// nothing be placed.
+func TestGroupOfTheDead(t *testing.T) {
+	skip.Root(t, "make a control group where none is delegated")
+	g := newCgroup()
+	if g == nil {
+		skip.Missing(t, "no group of processes can be made here")
+	}
+	defer g.end()
+	gone := exec.Command("true")
+	if err := gone.Run(); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.add(gone.Process.Pid); !errors.Is(err, syscall.ESRCH) {
+		t.Errorf("%v", err)
+	}
+}

@@ -77,7 +77,9 @@ func newFirst(k kind) (*first, error) {
 		return nil, err
 	}
 	go f.readFrames()
-	if err := f.group.add(f.proc.Pid); err != nil {
+	// One that has ended already says why, or is found gone, when it is told its
+	// plan: that is nothing that its group could help.
+	if err := f.group.add(f.proc.Pid); err != nil && !errors.Is(err, unix.ESRCH) {
 		groupsUnusable.Store(true)
 		f.abandon()
 		f.pipes.close()
