@@ -19,7 +19,8 @@ import (
 //
 //  1. take owner.lock (30 s, else store_busy); the task is queued without a run, and the grant names its intent and
 //     revision, or nothing happens at all;
-//  2. find the place (worktree.go) and its snapshot (source.go), the program and its digest, the commit, the secrets;
+//  2. find the place (worktree.go) and its snapshot (source.go), the program and its digest, both held open from here on
+//     so that nothing can pass for them, the commit, the secrets;
 //     what is missing here ends the turn as not started, with a cause that names no path;
 //  3. the workspace is no other turn's (claims.go, else workspace_busy with nothing written), and `admitted` durable:
 //     from here on the turn has a run, and ends with a result or is settled;

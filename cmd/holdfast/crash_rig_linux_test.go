@@ -292,8 +292,22 @@ func (r *crashRig) notesOf(id nip.TaskID) []string {
 func (r *crashRig) wantNotes(id nip.TaskID, want ...string) {
 	r.t.Helper()
 	if got := r.notesOf(id); strings.Join(got, "|") != strings.Join(want, "|") {
-		r.t.Errorf("the turns wrote %q, not %q", got, want)
+		r.t.Errorf("the turns wrote %q, not %q\n%s", got, want, r.tasksText())
+		for _, u := range runsOf(r.get(id)) {
+			r.t.Logf("turn %d: %+v\n%s", u.Turn, u.Result, r.traceOf(id, u.Turn))
+		}
 	}
+}
+
+// traceOf is the end of a turn's transcript as it lies on the disk.
+func (r *crashRig) traceOf(id nip.TaskID, turn int) string {
+	names, _ := filepath.Glob(filepath.Join(r.home, "tasks", "*", owner.TraceName(turn)))
+	for _, name := range names {
+		if b, err := os.ReadFile(name); err == nil && strings.Contains(string(b), string(id)) {
+			return lastLines(string(b), 4)
+		}
+	}
+	return "no transcript"
 }
 
 // entries is the journal as the operator's verb prints it, in arrival order.
