@@ -16,7 +16,7 @@ import (
 //go:norace
 //go:nocheckptr
 func cloneLeaf(flags uintptr, _ unsafe.Pointer, c *child) int {
-	pid, _, errno := syscall.RawSyscall6(unix.SYS_CLONE, flags&^uintptr(unix.CLONE_VM), 0, 0, 0, 0, 0)
+	pid, _, errno := syscall.RawSyscall6(unix.SYS_CLONE, flags&^uintptr(unix.CLONE_VM|unix.CLONE_SETTLS), 0, 0, 0, 0, 0)
 	if errno != 0 {
 		return -int(errno)
 	}

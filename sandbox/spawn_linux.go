@@ -217,10 +217,10 @@ func (c *child) top() unsafe.Pointer {
 
 // spawn confines a thread of init, which cannot be undone, and clones the
 // program's process from it: that has the thread's credentials, its filter and
-// its domain from the first moment. The thread ends with this, but not before
-// ready has returned, which waits for the process's first word: until then the
-// process may look where the thread keeps what is its own, and with cgo that
-// memory goes with the thread.
+// its domain from the first moment, and nothing where a thread keeps what is its
+// own: whatever looks there ends it, every time, rather than now and then when
+// the thread is gone. The thread ends with this, after ready, which waits for the
+// process's first word.
 func spawn(c *child, confine func() error, ready func(pid int) error) (pid int, err error) {
 	done := make(chan struct{})
 	var once func()
@@ -236,7 +236,7 @@ func spawn(c *child, confine func() error, ready func(pid int) error) (pid int, 
 		if err = confine(); err != nil {
 			return
 		}
-		if pid = cloneLeaf(unix.CLONE_VM|uintptr(unix.SIGCHLD), c.top(), c); pid < 0 {
+		if pid = cloneLeaf(unix.CLONE_VM|unix.CLONE_SETTLS|uintptr(unix.SIGCHLD), c.top(), c); pid < 0 {
 			err = fmt.Errorf("start the program's process: %w", syscall.Errno(-pid))
 			return
 		}
