@@ -133,10 +133,14 @@ func (e *execution) checkOne(ctx context.Context, t *Task, s Suite, wall time.Du
 	if err != nil {
 		return run, "the home cannot be found", err
 	}
+	other := "the suite of check " + s.Check + " is not the one that was pinned"
 	exe, err := pinProgram(s.Program)
+	if err != nil {
+		return run, other, err
+	}
 	defer exe.file.Close()
-	if err != nil || exe.digest != s.ProgramDigest {
-		return run, "the suite of check " + s.Check + " is not the one that was pinned", err
+	if exe.digest != s.ProgramDigest {
+		return run, other, nil
 	}
 	spec := sandbox.Spec{
 		Program: s.Program, Arguments: []string{string(t.Run.Result.Candidate)},
