@@ -5,9 +5,9 @@ import "sync/atomic"
 // Prepared is a start that was begun before its Spec was known: the first
 // process of a turn, in namespaces of its own and with what every view shows,
 // which waits to be told what else to show and what to run. Nothing of any
-// program runs in it and it holds nothing of a
-// workspace; it ends with this process, however that ends. Any goroutine may call
-// its methods. On a nil one nothing was prepared.
+// program runs in it and it holds nothing of a workspace; it ends with this
+// process, however that ends. Any goroutine may call its methods. On a nil one
+// nothing was prepared.
 type Prepared struct {
 	network Network
 	slot    int

@@ -9,12 +9,11 @@
 // Start is called by the execution owner, from any goroutine. This binary
 // executes itself once: the caller is the supervisor; init is the first process
 // of new user, mount, PID, network, IPC, UTS and cgroup namespaces, builds a
-// view from nothing and reaps. It, and what every view shows, can be had before the
-// Spec is known (Prepare).
-// The leaf is a clone of a thread of init that gave up every right; it waits for
-// Release and becomes the program. So Reexec must
-// be the first statement of main, and package-level initialisation must be
-// cheap, here and in what this package imports. Nothing here is durable: the
+// view from nothing and reaps. It, and what every view shows, can be had before
+// the Spec is known (Prepare). The leaf is a clone of a thread of init that gave
+// up every right; it waits for Release and becomes the program. So Reexec must be
+// the first statement of main, and package-level initialisation must be cheap,
+// here and in what this package imports. Nothing here is durable: the
 // caller stores the Identity before Release and asks Gone after a crash. When
 // the supervisor dies, however it dies, the group dies with it.
 //
