@@ -230,11 +230,9 @@ func onFullDisk(t *testing.T, dir string) {
 	d := r.pair(nip.PairingRights())
 	task := r.create(d, "p")
 	r.begin(task)
-	ran := make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	go func() { ran <- r.h.Run(ctx) }()
-	r.until("it serves", func() bool { r.paper.mu.Lock(); defer r.paper.mu.Unlock(); return r.paper.authors != nil })
+	ran := r.run(ctx)
 
 	filler := filepath.Join(dir, "filler")
 	f, err := os.Create(filler)

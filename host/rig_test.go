@@ -211,9 +211,7 @@ func (r *rig) restart() {
 func (r *rig) serve() {
 	r.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	h := r.h
-	go func() { done <- h.Run(ctx) }()
+	done := r.run(ctx)
 	r.stop = func() {
 		cancel()
 		if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
@@ -221,11 +219,23 @@ func (r *rig) serve() {
 		}
 		r.stop = nil
 	}
+}
+
+// run runs the host and waits until its start is over: the last thing that it
+// does then is to say whose requests it takes. What was said before, as at a
+// pairing, is forgotten.
+func (r *rig) run(ctx context.Context) <-chan error {
+	r.t.Helper()
+	r.paper.Authors(nil)
+	ended := make(chan error, 1)
+	h := r.h
+	go func() { ended <- h.Run(ctx) }()
 	r.until("the host serves", func() bool {
 		r.paper.mu.Lock()
 		defer r.paper.mu.Unlock()
 		return r.paper.authors != nil
 	})
+	return ended
 }
 
 // until waits for a condition with a deadline.
