@@ -86,12 +86,29 @@ func (d *Dir) Close() error { return d.f.Close() }
 // Sync makes the names in d durable: files created in it, renamed or removed.
 func (d *Dir) Sync() error { return d.f.Sync() }
 
+// openTries is how often a file is opened whose name leads to another one by
+// then: files are replaced by renames, and whoever does so in order is done with
+// the first.
+const openTries = 16
+
 // Open opens the private file name. flag is of package os; with O_CREATE a new
-// file gets mode 0600. The descriptor is closed on exec.
+// file gets mode 0600. The descriptor is closed on exec. A file that is replaced
+// meanwhile is opened anew; where that does not end, it is ErrUnsafe.
 func (d *Dir) Open(name string, flag int) (*os.File, error) {
 	if err := single(name); err != nil {
 		return nil, err
 	}
+	for try := 1; ; try++ {
+		f, moved, err := d.open(name, flag)
+		if !moved || try == openTries || flag&os.O_EXCL != 0 {
+			return f, err
+		}
+	}
+}
+
+// open is one try of Open. moved says that the name does not lead to what was
+// opened any more, and nothing else is wrong.
+func (d *Dir) open(name string, flag int) (_ *os.File, moved bool, err error) {
 	path := filepath.Join(d.path, name)
 	fd, err := retry(func() (int, error) {
 		return unix.Openat(int(d.f.Fd()), name, flag|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o600)
@@ -99,25 +116,30 @@ func (d *Dir) Open(name string, flag int) (*os.File, error) {
 	if err != nil {
 		switch err {
 		case unix.ELOOP, unix.ENXIO, unix.EISDIR:
-			return nil, unsafe(path, "not a regular file")
+			return nil, false, unsafe(path, "not a regular file")
 		}
-		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+		return nil, false, &os.PathError{Op: "open", Path: path, Err: err}
 	}
 	f := os.NewFile(uintptr(fd), path)
+	defer func() {
+		if err != nil {
+			f.Close()
+		}
+	}()
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		f.Close()
-		return nil, &os.PathError{Op: "stat", Path: path, Err: err}
+		return nil, false, &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if st.Nlink == 0 {
+		return nil, true, unsafe(path, "removed or replaced while it was opened")
 	}
 	if err := private(path, &st, unix.S_IFREG); err != nil {
-		f.Close()
-		return nil, err
+		return nil, false, err
 	}
 	if err := d.same(name, f, &st); err != nil {
-		f.Close()
-		return nil, err
+		return nil, errors.Is(err, ErrUnsafe), err
 	}
-	return f, nil
+	return f, false, nil
 }
 
 // Stamp tells one state of a file from every other that the kernel tells apart.

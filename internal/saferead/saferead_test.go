@@ -2,9 +2,12 @@ package saferead_test
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -186,4 +189,42 @@ func TestSame(t *testing.T) {
 	if again, err := d.Names(); err != nil || len(again) != 2 {
 		t.Fatal("the second listing differs:", again, err)
 	}
+}
+
+// TestReplacedMeanwhile: readers of a file that is replaced in order, by renames,
+// see one of its contents each time.
+func TestReplacedMeanwhile(t *testing.T) {
+	dir, d := private(t)
+	replace := func(i int) error {
+		next := filepath.Join(dir, "next")
+		return errors.Join(os.WriteFile(next, fmt.Append(nil, "whole ", i), 0o600), os.Rename(next, filepath.Join(dir, "file")))
+	}
+	if err := replace(0); err != nil {
+		t.Fatal(err)
+	}
+	var readers sync.WaitGroup
+	done := make(chan struct{})
+	for range 2 {
+		readers.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				if b, err := d.Read("file", 64); err != nil || !strings.HasPrefix(string(b), "whole ") {
+					t.Errorf("%q: %v", b, err)
+					return
+				}
+			}
+		})
+	}
+	for i := range 500 {
+		if err := replace(i); err != nil {
+			t.Error(err)
+			break
+		}
+	}
+	close(done)
+	readers.Wait()
 }
